@@ -1,0 +1,5 @@
+"""`python -m prims`."""
+
+from prims.cli import main
+
+raise SystemExit(main())

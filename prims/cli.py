@@ -1,0 +1,83 @@
+"""The command line: wiring only. `prims` on a terminal prints help; with a pipe on stdin it serves."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from prims import __version__, config
+from prims.errors import ConfigError, PrimsError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser()
+    if not arguments:
+        if sys.stdin is None or sys.stdin.isatty():
+            parser.print_help()
+            return 0
+        arguments = ["serve"]
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        settings = config.load({f.name: getattr(options, f.name, None) for f in fields(config.Settings)})
+    except ConfigError as problem:
+        print(f"prims: {problem}", file=sys.stderr)
+        return 2
+    match options.command:
+        case "serve":
+            from prims.server.stdio import serve
+
+            return serve(settings)
+        case "run":
+            from prims.run import run_file
+
+            return _told(lambda: run_file(settings, options))
+        case _:
+            from prims.doctor import doctor
+
+            return _told(lambda: doctor(settings))
+
+
+def _told(work: object) -> int:
+    try:
+        return work()  # type: ignore[operator, no-any-return]
+    except PrimsError as problem:
+        print(f"prims: {problem}", file=sys.stderr)
+        return 3
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="prims", description="Run Python for LLM agents in throw-away sandboxes.")
+    parser.add_argument("--version", action="version", version=f"prims {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser("serve", help="speak MCP on stdin and stdout")
+    run = commands.add_parser("run", help="run a file in a sandbox, as a client's call would")
+    run.add_argument("file", help="a Python file, or - for stdin")
+    run.add_argument("--with", dest="requirements", action="append", default=[], metavar="REQ", help="a package")
+    run.add_argument("--timeout", type=float, metavar="S", help="seconds the code may run")
+    run.add_argument(
+        "--mount", action="append", default=[], metavar="PATH", help="a local file to be read as mounts/NAME"
+    )
+    run.add_argument("--output", default="output", metavar="DIR", help="where files and pictures go (default: output)")
+    run.add_argument("--json", action="store_true", help="print the structured result instead of text")
+    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
+    for command in (serve, run, doctor):
+        _add_settings(command)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings (also PRIMS_NAME in the environment; sizes as 2G, unlimited as none)")
+    for setting in fields(config.Settings):
+        group.add_argument(
+            "--" + setting.name.replace("_", "-"),
+            dest=setting.name,
+            metavar="VALUE",
+            help=setting.metadata["help"].replace("%", "%%"),
+        )

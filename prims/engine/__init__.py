@@ -1,0 +1,1 @@
+"""The one seam for scale: `Engine.run(spec, emit) -> RunResult`."""

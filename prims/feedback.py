@@ -1,0 +1,59 @@
+"""One plain line of advice for what commonly goes wrong, only where it applies. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from prims.config import Settings
+from prims.model import RunRequest, RunResult
+from prims.requirements import distribution_for
+
+_NETWORK = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
+    r"Max retries exceeded|NameResolutionError|ConnectError|Connection refused"
+)
+
+
+def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[str]:
+    """Hints for the reader of `result`, most useful first."""
+    hints: list[str] = []
+    error = result.error
+    if result.status == "ok" and not (result.story or result.stderr or result.result or result.displays):
+        if result.artifacts:
+            hints.append("The code printed nothing; its files are listed above.")
+        else:
+            hints.append("The code finished without output. Use print(), or end with an expression, to see a value.")
+    if result.status == "timeout":
+        most = settings.max_run_seconds
+        allowed = "" if most is None else f" (up to {most:g})"
+        if most is None or (request.limits.run_seconds or 0) < most:
+            hints.append(f"Ask for more with timeout_seconds{allowed}, or split the work; files in output/ are kept.")
+        else:
+            hints.append("Split the work into several calls; files in output/ are kept between them.")
+    if result.status == "out_of_memory":
+        hints.append("Read less at once: chunks, fewer columns, smaller types.")
+    if result.status == "limit":
+        hints.append("Print less, or write the data to a file in output/.")
+    if error is None:
+        return hints
+    text = f"{error.name}: {error.value}"
+    if error.name == "ModuleNotFoundError" and (match := re.search(r"No module named '([\w.]+)'", error.value)):
+        module = match[1].split(".")[0]
+        name = distribution_for(module) or module
+        hints.append(f'Install it with the call: requirements=["{name}"].')
+    elif error.name == "NameError":
+        hints.append(
+            "Each call starts a fresh interpreter: names of earlier calls are gone, only files stay. "
+            "Define what is needed again, or load it from a file."
+        )
+    elif error.name == "FileNotFoundError":
+        hints.append("The working directory is the session's workspace: inputs are in mounts/, results in output/.")
+    elif error.name == "MemoryError" and result.status == "error":
+        hints.append(f"A run has {(request.limits.memory_bytes or 0) / (1 << 30):.3g} GB of memory.")
+    elif error.name == "EOFError" and "nobody" in error.value:
+        hints.append("Nobody can type while code runs here.")
+    elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
+        hints.append("This code has a top-level await, so a loop is running: use await instead of asyncio.run().")
+    if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):
+        hints.append("Code has no network here. Give data as files, and packages in requirements.")
+    return hints

@@ -1,0 +1,1 @@
+"""The walls around one kernel, and the proof that they hold on this machine."""

@@ -1,0 +1,163 @@
+"""What a run uses: the limits the kernel enforces, the memory we watch ourselves, and why a process ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from prims.isolation.wrapper import tree as tree
+from prims.model import Limits
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# RLIMIT_DATA counts what is mapped, not what is touched: thread stacks and allocator arenas per core.
+_DATA_HEADROOM = 2 << 30
+_MEMLOCK = 8 << 20
+
+_NEAR_SECONDS, _FAR_SECONDS = 0.1, 0.25
+_QUICK_SECONDS = 0.003  # a look at /proc that takes longer is made in a thread
+
+
+def rlimits(limits: Limits, *, other_threads: int = 0) -> dict[str, int]:
+    """The resource limits of one process, by name without RLIMIT_.
+
+    `other_threads` are the threads of the same uid that the kernel counts too and that are not of this run.
+    """
+    wanted = {
+        "CORE": 0,
+        "MEMLOCK": _MEMLOCK,
+        "MSGQUEUE": 0,
+        "NOFILE": limits.open_files,
+        "FSIZE": limits.file_bytes,
+        "NPROC": None if limits.processes is None else limits.processes + other_threads,
+        "DATA": None if limits.memory_bytes is None else limits.memory_bytes + _DATA_HEADROOM,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def threads_of(uid: int) -> int:
+    """How many threads the processes of `uid` have, as far as /proc shows."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    # The second field from the right of the fixed part; the name before it may hold anything.
+                    fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+                    total += int(fields[17])
+    return total
+
+
+# ----------------------------------------------------------------------------------------------- memory
+
+
+def memory_bytes(pid: int, limit: int) -> int:
+    """What `pid` and its descendants hold in memory.
+
+    Up to `limit` this is the cheap sum of resident sizes, which counts shared pages once per process; above
+    it the proportional sizes are read, which is exact and takes tens of milliseconds per gigabyte.
+    """
+    pids = tree(pid)
+    resident = _resident(pids)
+    return resident if resident <= limit else _proportional(pids)
+
+
+def _resident(pids: Iterable[int]) -> int:
+    return sum(_rss(pid) for pid in pids)
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+def _proportional(pids: Iterable[int]) -> int:
+    return sum(_pss(pid) for pid in pids)
+
+
+def _pss(pid: int) -> int:
+    """Proportional size. A process may hide it from us (PR_SET_DUMPABLE): then its resident size counts."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
+    except OSError:
+        return _rss(pid)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:")), 0)
+
+
+class MemoryWatch:
+    """Watches the memory of one run; `peak` is the most that was seen, in bytes.
+
+    Memory in tmpfs files is not seen here: the size of each tmpfs bounds that.
+    """
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    async def run(self, pid: int, limit: int | None, on_exceeded: Callable[[int], None]) -> None:
+        """Look at `pid` and its descendants ten times a second until it is gone, or until cancelled.
+
+        Above `limit` calls `on_exceeded` once, with the bytes in use, and returns. Without a limit it only
+        keeps `peak`. Looks are less frequent far below the limit; slow ones are made in a thread.
+        """
+        slow = False
+        while True:
+            began = time.monotonic()
+            pids, used = await anyio.to_thread.run_sync(_look, pid) if slow else _look(pid)
+            slow = time.monotonic() - began > _QUICK_SECONDS
+            if used == 0:
+                return
+            if limit is not None and used > limit:
+                used = await anyio.to_thread.run_sync(_proportional, pids, abandon_on_cancel=True)
+            self.peak = max(self.peak, used)
+            if limit is not None and used > limit:
+                on_exceeded(used)
+                return
+            far = limit is None or used < limit // 4
+            await anyio.sleep(_FAR_SECONDS if far else _NEAR_SECONDS)
+
+
+def _look(pid: int) -> tuple[list[int], int]:
+    pids = tree(pid)
+    return pids, _resident(pids)
+
+
+# ------------------------------------------------------------------------------------------ cause of death
+
+_WORDS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGKILL: "killed",
+    signal.SIGSYS: "forbidden system call",
+    signal.SIGTERM: "terminated",
+    signal.SIGTRAP: "trace trap",
+    signal.SIGXCPU: "CPU time limit",
+    signal.SIGXFSZ: "file size limit",
+}
+
+
+def describe_exit(returncode: int) -> str:
+    """How a process of the sandbox ended, in words.
+
+    Takes -n (Popen) and 128+n (bwrap, our supervisor, shells) for signal n. Sandboxed code can choose its
+    status freely, so this describes and proves nothing.
+    """
+    number = -returncode if returncode < 0 else returncode - 128
+    if not 0 < number < signal.NSIG:
+        return f"exit status {returncode}"
+    try:
+        known = signal.Signals(number)
+    except ValueError:
+        return f"killed by signal {number}"
+    words = _WORDS.get(known)
+    return f"killed by {known.name} ({words})" if words else f"killed by {known.name}"

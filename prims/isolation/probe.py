@@ -1,0 +1,305 @@
+"""What holds on this machine: the walls are proved by trying to get through them, never inferred."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import anyio.to_thread
+
+from prims.config import inside_docker
+from prims.errors import IsolationUnavailable
+from prims.isolation import bubblewrap
+from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
+from prims.isolation.wrapper import prctl
+from prims.model import Limits
+
+_SECONDS = 10.0
+_PR_SET_DUMPABLE = 4
+_UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
+_LAST_RESORT = "or choose `--isolation none`, which runs code with all rights of the server's user"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried. `detail` says what happened, `advice` what to do when it is not `ok`."""
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+
+def protect_server() -> None:
+    """Close the server's memory and /proc/PID/environ to other processes of its user. Call it at start."""
+    if sys.platform == "linux":
+        prctl(_PR_SET_DUMPABLE, 0)
+
+
+async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> Walls:
+    """The walls that `isolation` ("auto", "bubblewrap", "none") asks for, proved to hold on this machine.
+
+    `scratch` is a private directory for temporary files. `path` is where bwrap is looked for, default PATH.
+    "auto" never means "none".
+
+    Raises:
+        IsolationUnavailable: they do not hold; the message says what to install or do.
+    """
+    if sys.platform != "linux":
+        raise IsolationUnavailable("PRIMS runs code on Linux only: use Linux, WSL2 or a Linux container")
+    walls: Walls
+    match isolation:
+        case "none":
+            walls = NoWalls()
+        case "landlock":
+            raise IsolationUnavailable(
+                "the landlock isolation is not available in this version of PRIMS; "
+                f"choose `--isolation auto` or `--isolation bubblewrap`, {_LAST_RESORT}"
+            )
+        case "auto" | "bubblewrap":
+            walls = _bubblewrap(path)
+        case _:
+            raise IsolationUnavailable(f"there is no isolation named {isolation!r}; choose auto")
+    failed = [check for check in await prove(walls, scratch) if not check.ok]
+    if failed:
+        found = "; ".join(f"{check.name}: {check.detail}" for check in failed)
+        advice = next((check.advice for check in failed if check.advice), "run `prims doctor` for all checks")
+        raise IsolationUnavailable(f"the {walls.name} walls do not hold here ({found}). {advice}")
+    return walls
+
+
+def _bubblewrap(path: str | None) -> Walls:
+    try:
+        found = bubblewrap.find(path)
+    except (OSError, subprocess.SubprocessError) as error:
+        message = f"bubblewrap cannot be run ({error}): reinstall it, {_LAST_RESORT}"
+        raise IsolationUnavailable(message) from error
+    if found is None:
+        raise IsolationUnavailable(
+            "bubblewrap is not installed (there is no `bwrap` on PATH): install it with "
+            "`apt-get install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora, RHEL) or "
+            f"`pacman -S bubblewrap` (Arch), {_LAST_RESORT}"
+        )
+    return found
+
+
+def advice_for(stderr: str, *, container: bool) -> str:
+    """What to do when bwrap failed with `stderr`; `container` is whether we seem to run in one."""
+    said = stderr.lower()
+    refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
+    if "setting up uid map" in said or "rtm_newaddr" in said or "apparmor" in said:
+        return (
+            "AppArmor restricts user namespaces here. Allow them to bwrap: `apt-get install "
+            "apparmor-profiles && cp /usr/share/apparmor/extra-profiles/bwrap-userns-restrict "
+            "/etc/apparmor.d/ && apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict`; "
+            "or for the whole machine: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
+        )
+    if "unknown option" in said:
+        return "This bubblewrap is too old: PRIMS needs 0.7 or later, 0.8 or later is better"
+    if "mount proc" in said:
+        return (
+            "Something masks parts of /proc. In Docker or Podman start the container with `--security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+        )
+    if any(word in said for word in refused) and container:
+        return (
+            "The container refuses namespaces. Start it with `--security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined` (and, when PRIMS runs "
+            f"as root in it, `--cap-add SYS_ADMIN --cap-add NET_ADMIN`), {_LAST_RESORT}"
+        )
+    if any(word in said for word in refused):
+        return (
+            "The kernel refuses namespaces to this user. Allow them with `sysctl -w "
+            "user.max_user_namespaces=15000` and, where it exists, `sysctl -w "
+            f"kernel.unprivileged_userns_clone=1`, {_LAST_RESORT}"
+        )
+    return f"Make `bwrap` work for this user, {_LAST_RESORT}"
+
+
+# -------------------------------------------------------------------------------------------- the self-test
+
+# Runs inside, so it may use nothing but the standard library. Prints {name: [held, what happened]}.
+_SELF_TEST = r"""
+import ctypes, json, os, socket, sys
+told = json.loads(sys.argv[1])
+results = {}
+
+def blocked(name, attempt):
+    try:
+        results[name] = [False, "it worked: %.80r" % (attempt(),)]
+    except OSError as error:
+        results[name] = [True, error.strerror or str(error)]
+
+def connect(family, address):
+    with socket.socket(family) as client:
+        client.settimeout(2)
+        client.connect(address)
+
+def write():
+    path = "/prims-self-test-%d" % told["port"]
+    open(path, "x").close()
+    os.unlink(path)
+
+def unshare():
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+def home():
+    seen = {home: sorted(set(os.listdir(home)) - set(known)) for home, known in told["homes"].items()
+            if os.path.isdir(home) and os.access(home, os.R_OK)}
+    if not any(seen.values()):
+        raise FileNotFoundError("nothing of it is there")
+    return seen
+
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+status = {name: value.strip() for name, value in status.items()}
+ids = {*os.getresuid(), *os.getresgid()}
+results["not root"] = [0 not in ids, "ids %s" % sorted(ids)]
+results["no new privileges"] = [status["NoNewPrivs"] == "1", "NoNewPrivs %s" % status["NoNewPrivs"]]
+sets = {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+results["no capabilities"] = [not any(int(value, 16) for value in sets.values()), json.dumps(sets)]
+results["seccomp"] = [status["Seccomp"] == "2", "mode %s" % status["Seccomp"]]
+pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+results["other processes"] = [len(pids) <= 2, "%d in sight, one of them bwrap's" % len(pids)]
+blocked("files outside", lambda: open(told["decoy"]).read())
+blocked("home directory", home)
+blocked("writing the system", write)
+blocked("loopback network", lambda: connect(socket.AF_INET, ("127.0.0.1", told["port"])))
+blocked("abstract sockets", lambda: connect(socket.AF_UNIX, "\0" + told["abstract"]))
+blocked("new namespaces", unshare)
+print(json.dumps(results))
+"""
+
+
+async def prove(walls: Walls, scratch: Path) -> list[Check]:
+    """Build the walls around two small programs and report what held; takes a fraction of a second.
+
+    The first shows that they can be built. The second tries what must be impossible inside: reading files of
+    the server, its home and its sockets, having privileges, making namespaces. Walls named "none" are only
+    started. `scratch` is a private directory for temporary files. Never longer than some 20 seconds.
+    """
+    with _room(walls, scratch) as box:
+        started = await _run("start", walls, box, ["/bin/true"])
+        if isinstance(started, Check) or walls.name == "none":
+            return [started if isinstance(started, Check) else Check("start", True, "a program ran")]
+        checks = [Check("start", True, "a program ran inside")]
+        decoy = box.kernel.parent / "decoy"
+        decoy.write_text("a file of the server")
+        decoy.chmod(0o644)  # hidden by the walls, not by its mode
+        with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as local:
+            name = f"prims-{os.getpid()}-{random.getrandbits(64):x}"
+            local.bind("\0" + name)
+            local.listen()
+            told = {
+                "decoy": str(decoy),
+                "homes": {home: _known_below(home) for home in server_homes() if _is_private(home)},
+                "port": tcp.getsockname()[1],
+                "abstract": name,
+            }
+            program = [base_python().executable, "-I", "-S", "-c", _SELF_TEST, json.dumps(told)]
+            tried = await _run("self-test", walls, box, program)
+        if isinstance(tried, Check):
+            return [*checks, tried]
+        return checks + [Check(name, held, what) for name, (held, what) in json.loads(tried).items()]
+
+
+@contextmanager
+def _room(walls: Walls, scratch: Path) -> Iterator[Box]:
+    """A box of empty directories below `scratch`, removed afterwards."""
+    top = Path(tempfile.mkdtemp(prefix="proof-", dir=scratch))
+    try:
+        uid = pick_uid(()) if walls.drops_uid else None
+        folders = {name: top / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
+        for folder in folders.values():
+            folder.mkdir()
+        if uid is not None:
+            for name in ("workspace", "run"):
+                os.chown(folders[name], uid, uid)
+        yield Box(**folders, layers=(), limits=Limits(), uid=uid)
+    finally:
+        shutil.rmtree(top)
+
+
+async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes | Check:
+    """What `argv` prints, or the failed check of this `name` that says why it did not get that far."""
+    try:
+        process = walls.spawn(box, argv, {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        return Check(name, False, str(error), advice_for(str(error), container=inside_docker()))
+    try:
+        with anyio.CancelScope(shield=True):  # bounded, and the pipes must be read to their end
+            stdout, stderr = await anyio.to_thread.run_sync(_communicate, process)
+    except subprocess.TimeoutExpired:
+        return Check(name, False, f"no end within {_SECONDS:g} seconds", "Try again on a quieter machine")
+    finally:
+        walls.kill(process)
+        process.communicate()
+    if process.returncode == 0:
+        return stdout
+    text = stderr.decode(errors="replace").strip() or f"exit status {process.returncode}"
+    return Check(name, False, text[-500:], advice_for(text, container=inside_docker()))
+
+
+def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    return process.communicate(timeout=_SECONDS)
+
+
+def _is_private(home: str) -> bool:
+    """Whether `home` is a directory that must not be seen inside; some accounts live in /, or below /usr."""
+    return home != "/" and not PurePosixPath(home).is_relative_to("/usr")
+
+
+def _known_below(home: str) -> list[str]:
+    """The names in `home` that are there inside because the base interpreter lies below them."""
+    known = {"bin", "include", "lib", "lib64"} if home == base_python().prefix else set()
+    for prefix in (base_python().prefix, sys.base_prefix):
+        if PurePosixPath(prefix).is_relative_to(home):
+            known.update(PurePosixPath(prefix).relative_to(home).parts[:1])
+    return sorted(known)
+
+
+# ------------------------------------------------------------------------------------------------ uids
+
+
+def pick_uid(in_use: Container[int]) -> int:
+    """An unprivileged uid for one session of a root server: mapped, of no account, and not in `in_use`.
+
+    Raises:
+        IsolationUnavailable: this user namespace has no such uid.
+    """
+    maps = [Path(f"/proc/self/{kind}_map").read_text() for kind in ("uid", "gid")]
+    for numbers in _UIDS:
+        if all(_is_mapped(numbers, text) for text in maps):
+            start = random.randrange(len(numbers))
+            for offset in range(len(numbers)):
+                uid = numbers[(start + offset) % len(numbers)]
+                if uid not in in_use and not _has_account(uid):
+                    return uid
+    raise IsolationUnavailable(
+        "there is no free uid to run code as: a root server needs the uids and gids 40000 to 59999 or "
+        "2000000 to 2065535 mapped in its user namespace; map them, or run PRIMS as an ordinary user"
+    )
+
+
+def _is_mapped(numbers: range, id_map: str) -> bool:
+    extents = [tuple(map(int, line.split())) for line in id_map.splitlines()]
+    return any(first <= numbers[0] and numbers[-1] < first + count for first, _, count in extents)
+
+
+def _has_account(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True

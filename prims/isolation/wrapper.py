@@ -1,0 +1,325 @@
+"""The last program before the sandboxed one: gives up rights, step by step, and then becomes the command.
+
+Run inside the walls as `<base python> -I -S wrapper.py CONFIG_JSON -- argv`, and importable elsewhere: a
+forked kernel calls `confine` without the exec. Standard library only, and nothing of ours, because it runs
+where PRIMS is not installed; `-S` because the `.pth` files of a venv are code of strangers.
+
+CONFIG_JSON is an object; every key is optional:
+    env            names of the variables that the command keeps (default: all)
+    rlimits        {"NOFILE": 1024, ...}: soft and hard limits, lowered to the hard limit we have
+    oom_score_adj  how readily the kernel's OOM killer takes the command
+    uid            the unprivileged uid and gid to become; only a root process can
+    confine        true: never be uid 0, drop all capabilities, set no_new_privs, install the seccomp filter
+    supervise      pid of the server: stay behind as a parent that ends all descendants with the command
+"""
+
+# pathlib would lengthen every start of a sandbox.
+# ruff: noqa: PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 22, 24
+_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
+_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """Call prctl(2); missing arguments are 0. Raises OSError when the kernel refuses."""
+    padded = map(ctypes.c_ulong, (*arguments, 0, 0, 0, 0)[:4])
+    if _libc.prctl(option, *padded) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+# --------------------------------------------------------------------------------------------- the steps
+
+
+def confine(config: Mapping[str, Any]) -> None:
+    """Take every step that `config` asks for, in the only order that works, on the calling process.
+
+    Not reversible. Call it with a single thread: seccomp and capabilities belong to a thread.
+    """
+    os.umask(0o022)
+    if "oom_score_adj" in config:
+        set_oom_score(config["oom_score_adj"])
+    set_rlimits(config.get("rlimits", {}))
+    if config.get("uid") is not None:
+        drop_to(config["uid"])
+    if config.get("confine"):
+        if 0 in (*os.getresuid(), *os.getresgid()):
+            raise PermissionError("sandboxed code is never run as root; a uid to drop to is missing")
+        clear_capabilities()
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        install_seccomp()  # last: some of the steps above are calls that it refuses
+
+
+def set_oom_score(score: int) -> None:
+    """Offer this process to the kernel's OOM killer before the server. Best effort: /proc may be masked."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(score))
+
+
+def set_rlimits(rlimits: Mapping[str, int]) -> None:
+    """Set soft and hard limits by name without the RLIMIT_ prefix, none above the hard limit in force."""
+    for name, wanted in rlimits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(number, (value, value))
+
+
+def drop_to(uid: int) -> None:
+    """Become `uid` (and the gid of the same number) for good, without groups and without a bounding set."""
+    for capability in range(64):
+        try:
+            prctl(_PR_CAPBSET_DROP, capability)
+        except OSError:  # past the last capability of this kernel, or not ours to drop
+            break
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def clear_capabilities() -> None:
+    """Empty the effective, permitted, inheritable and ambient sets."""
+    with contextlib.suppress(OSError):  # kernels before 4.3 have no ambient set
+        prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, bytes(24)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+# ----------------------------------------------------------------------------------------------- seccomp
+
+# What code in a sandbox has no honest use for, or what nothing else bounds: kernel surface, other processes'
+# memory, mounts and namespaces, the machine's clock and name, and memory that no watcher can attribute
+# (memfd, System V shared memory). Columns: x86_64, aarch64; None where the architecture lacks the call.
+_DENIED: dict[str, tuple[int | None, int | None]] = {
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280),
+    "chroot": (161, 51), "clock_adjtime": (305, 266), "clock_settime": (227, 112),
+    "create_module": (174, None), "delete_module": (176, 106), "fanotify_init": (300, 262),
+    "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430),
+    "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None),
+    "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104),
+    "keyctl": (250, 219), "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279),
+    "memfd_secret": (447, 447), "migrate_pages": (256, 238), "modify_ldt": (154, None),
+    "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429), "move_pages": (279, 239),
+    "mq_open": (240, 180), "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188),
+    "msgsnd": (69, 189), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428), "open_tree_attr": (467, 467), "perf_event_open": (298, 241),
+    "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
+    "process_madvise": (440, 440), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117), "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
+    "request_key": (249, 218), "semctl": (66, 191), "semget": (64, 190), "semop": (65, 193),
+    "semtimedop": (220, 192), "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450),
+    "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268),
+    "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "shmget": (29, 194), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
+    "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vhangup": (153, 58),
+    "vmsplice": (278, 75),
+}  # fmt: skip
+
+# Calls judged by an argument (or, clone3, whose arguments lie in memory that a filter cannot read).
+_JUDGED: dict[str, tuple[int, int]] = {
+    "clone": (56, 220), "clone3": (435, 435), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199),
+}  # fmt: skip
+
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column above
+_X32_BIT = 0x40000000
+_CLONE_NEW_ANY = 0x7E020000
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK (getifaddrs needs the last)
+
+_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24  # offsets in struct seccomp_data; low halves, little-endian
+
+
+def seccomp_program(machine: str) -> bytes:
+    """The filter for `machine` (as uname says it), as an array of sock_filter.
+
+    Raises NotImplementedError for an architecture without a table: no filter must not pass for a filter.
+    """
+    if machine not in _ARCHITECTURES:
+        raise NotImplementedError(f"there is no seccomp table for {machine}; known are x86_64 and aarch64")
+    arch, column = _ARCHITECTURES[machine]
+    code: list[bytes] = []
+
+    def add(op: int, k: int, yes: int = 0, no: int = 0) -> None:
+        code.append(struct.pack("=HBBI", op, yes, no, k))
+
+    def fail(errno: int) -> None:
+        add(_RETURN, _ERRNO | errno)
+
+    add(_LOAD, _ARCH)
+    add(_JEQ, arch, yes=1)
+    add(_RETURN, _KILL)
+    add(_LOAD, _NUMBER)
+    if machine == "x86_64":
+        add(_JGE, _X32_BIT, no=1)
+        fail(_ENOSYS)
+    for numbers in _DENIED.values():
+        number = numbers[column]
+        if number is not None:
+            add(_JEQ, number, no=1)
+            fail(_EPERM)
+    add(_JEQ, _JUDGED["clone3"][column], no=1)
+    fail(_ENOSYS)  # what makes C libraries fall back to clone, which can be judged
+    # Each block below ends in a return, so the number need not be loaded again after it.
+    add(_JEQ, _JUDGED["clone"][column], no=4)
+    add(_LOAD, _ARG0)
+    add(_JSET, _CLONE_NEW_ANY, no=1)
+    fail(_EPERM)
+    add(_RETURN, _ALLOW)
+    add(_JEQ, _JUDGED["ioctl"][column], no=5)
+    add(_LOAD, _ARG1)
+    add(_JEQ, _TIOCSTI, yes=1)
+    add(_JEQ, _TIOCLINUX, no=1)
+    fail(_EPERM)
+    add(_RETURN, _ALLOW)
+    add(_JEQ, _JUDGED["socket"][column], yes=1)
+    add(_JEQ, _JUDGED["socketpair"][column], no=len(_FAMILIES) + 2)
+    add(_LOAD, _ARG0)
+    for left, family in enumerate(reversed(_FAMILIES)):
+        add(_JEQ, family, yes=len(_FAMILIES) - left)
+    fail(_EAFNOSUPPORT)
+    add(_RETURN, _ALLOW)
+    return b"".join(code)
+
+
+def install_seccomp() -> None:
+    """Install the filter for this machine. no_new_privs must be set. Irrevocable, inherited by children."""
+    machine = os.uname().machine
+    if sys.maxsize < 1 << 32:
+        raise NotImplementedError("a 32-bit Python cannot be confined; use a 64-bit one")
+    program = seccomp_program(machine)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    holder = ctypes.create_string_buffer(fprog, len(fprog))
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(holder))
+
+
+# ------------------------------------------------------------------------------------ processes below one
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of `pid`, of all its threads, oldest first; empty when it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def tree(pid: int) -> list[int]:
+    """`pid` and all its descendants, parents before children. A snapshot: forks in between may be missed."""
+    found = [pid]
+    for parent in found:  # grows while we walk: breadth first, and no recursion for a hostile depth
+        found += children(parent)
+    return found
+
+
+def kill_below(pid: int) -> None:
+    """SIGKILL every descendant of `pid`. Stops them first, so that a forking one cannot run ahead of us."""
+    stopped: set[int] = set()
+    for _ in range(100):
+        fresh = set(tree(pid)[1:]) - stopped
+        if not fresh:
+            break
+        for child in fresh:
+            _signal(child, signal.SIGSTOP)
+        stopped |= fresh
+    for child in stopped:
+        _signal(child, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def supervise(server: int) -> None:
+    """Fork. The child returns; the parent stays as its supervisor and never returns.
+
+    The supervisor adopts every orphan below it and ends them all when the command ends, when the server's
+    thread that started us ends, and on SIGTERM. It exits with the command's status, 128+n for signal n.
+    """
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signals = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # taken by sigwait, never between two lines
+    if os.getppid() != server:
+        sys.exit(1)  # the server died before the death signal was armed
+    supervisor = os.getpid()
+    command = os.fork()
+    if command == 0:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:
+            os._exit(1)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _supervise_until_end(command, signals)
+
+
+def _supervise_until_end(command: int, signals: set[signal.Signals]) -> NoReturn:
+    status: int | None = None
+    while status is None:
+        if signal.sigwait(signals) == signal.SIGTERM:
+            status = signal.SIGKILL  # as waitpid would say it: ended by that signal
+        with contextlib.suppress(ChildProcessError):
+            while status is None and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                status = ended[1] if ended[0] == command else None
+    with contextlib.suppress(ChildProcessError):
+        while True:  # until the kernel says that there is nobody left
+            kill_below(os.getpid())
+            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+# ------------------------------------------------------------------------------------------------ main
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Take the steps of `argv[1]` and become `argv[3:]`; exit status 126 when that is not possible."""
+    config: dict[str, Any] = json.loads(argv[1])
+    command = argv[3:]
+    kept = config.get("env")
+    # bwrap adds PWD and this Python may add LC_CTYPE: the command gets what was asked for and no more.
+    environment = {name: value for name, value in os.environ.items() if kept is None or name in kept}
+    try:
+        if "supervise" in config:
+            supervise(config["supervise"])
+        confine(config)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would pass that on
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(command[0], command, environment)
+    except (OSError, ValueError, NotImplementedError) as error:
+        print(f"prims wrapper: {command[0]}: {error}", file=sys.stderr, flush=True)
+        os._exit(126)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,334 @@
+"""What a run can import: layers of packages, resolved with the kernel's own needs, made once and kept.
+
+A layer is an immutable directory; the throw-away venv of a run gets a few of them on its path
+(`prims.kernel.venv`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio import to_thread
+
+from prims.config import Settings
+from prims.errors import ConfigError, InstallError, Refused
+from prims.kernel.builds import Builds, Tell
+from prims.kernel.layers import Resolution, Scratch, Store
+from prims.kernel.uv import Installer, Uv, index_settings
+from prims.kernel.venv import create_venv, prewarm
+from prims.requirements import parse
+
+__all__ = ["KERNEL", "Environment", "Environments", "create_venv"]
+
+KERNEL = "ipykernel>=7,<8"
+
+# After the index could not be reached, how long uv's cache is asked first.
+_AWAY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The packages of a run: picklable, valid as long as the layers exist."""
+
+    layers: tuple[Path, ...]  # immutable directories, in sys.path order
+    packages: tuple[str, ...]  # "name==version" of all that the layers hold, sorted
+    kernel_moved: bool = False  # the call's pins replaced packages of the kernel layer
+    notes: tuple[str, ...] = ()  # plain hints for the caller
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What every run starts from: the pins of the kernel layer, and of the default layer beside it."""
+
+    kernel: tuple[str, ...]
+    default: tuple[str, ...]
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """Both, sorted."""
+        return tuple(sorted((*self.kernel, *self.default)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which layers serve a resolution, each as its pins, in sys.path order; empty ones are left out."""
+
+    layers: tuple[tuple[str, ...], ...]
+    kernel_moved: bool
+
+
+def plan(base: Base, pins: Sequence[str]) -> Plan:
+    """Use each base layer whose pins all still hold; the rest goes into a layer of the call's own."""
+    wanted = set(pins)
+    kernel_holds = wanted.issuperset(base.kernel)
+    default_holds = wanted.issuperset(base.default)
+    shared = (base.default if default_holds else (), base.kernel if kernel_holds else ())
+    own = tuple(sorted(wanted.difference(*shared)))
+    return Plan(tuple(layer for layer in (own, *shared) if layer), not kernel_holds)
+
+
+class Environments:
+    """Environments for runs: single flight, remembered on disk, built in tasks that this object owns.
+
+    Use it as `async with`; leaving ends what is being built. Safe for any number of tasks of one event
+    loop, and of processes that share `settings.cache_dir`.
+    """
+
+    def __init__(
+        self, settings: Settings, tool_env: Mapping[str, str], *, installer: Installer | None = None
+    ) -> None:
+        try:
+            self._default = parse(settings.default_packages).requirements
+        except Refused as e:
+            raise ConfigError(f"default_packages: {e}") from e
+        # The base interpreter, never a venv's: sandboxes see its files, and user code cannot change them.
+        self.python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        self._seconds = settings.install_seconds
+        self._cache = settings.cache_dir
+        self._env = dict(tool_env)
+        self._uv: Installer = installer or Uv(settings.cache_dir, self.python, self._env)
+        self._store: Store | None = None
+        self._base: Base | None = None
+        self._builds: Builds[Environment] = Builds()
+        self._away_until = -math.inf
+
+    async def __aenter__(self) -> Self:
+        await self._builds.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._builds.__aexit__(kind, value, trace)
+
+    @property
+    def app_data(self) -> Path:
+        """Where virtualenv keeps what it knows about interpreters; give it to `create_venv`."""
+        return self._cache / "virtualenv"
+
+    async def base(self, tell: Tell = lambda text: None) -> Environment:
+        """The kernel layer and the default layer: made on first use, then remembered, made again if lost.
+
+        `tell` gets short texts for people. A cancelled or late caller does not stop the work, which ends by
+        itself within `install_seconds`.
+
+        Raises:
+            InstallError: the packages could not be had within `install_seconds`; the next call tries again.
+            ShuttingDown: this object is being closed.
+        """
+        return (await self._base_now(tell))[1]
+
+    async def for_requirements(
+        self, requirements: tuple[str, ...], tell: Tell = lambda text: None
+    ) -> Environment:
+        """The base and what `requirements` (as `prims.requirements.parse` gives them) need, within
+        `install_seconds`.
+
+        Calls for the same requirements share the work; when the last of them is cancelled, it ends.
+
+        Raises:
+            InstallError: `reason` says of which kind; nothing half-made is left behind.
+            ShuttingDown: this object is being closed.
+        """
+        started = time.monotonic()
+        base, environment = await self._base_now(tell)
+        if not requirements:
+            return environment
+        left = max(0.1, self._seconds - (time.monotonic() - started))
+        make = partial(self._make_call, base, requirements)
+        try:
+            return await self._builds.shared(("call", *base.pins, *requirements), make, tell, left)
+        except TimeoutError:
+            raise self._late() from None
+
+    # -------------------------------------------------------------------------------------- the base
+
+    async def _base_now(self, tell: Tell) -> tuple[Base, Environment]:
+        self._builds.check_open()
+        if self._base is not None:
+            base, store = self._base, await self._opened()
+            pins = plan(base, base.pins).layers
+            layers = await to_thread.run_sync(lambda: [store.present(p) for p in pins])
+            if all(layers):
+                return base, Environment(tuple(p for p in layers if p), base.pins)
+        try:
+            environment = await self._builds.shared(
+                ("base",), self._make_base, tell, self._seconds, keep=True
+            )
+        except TimeoutError:
+            raise self._late() from None
+        assert self._base is not None  # set by the build that has just succeeded
+        return self._base, environment
+
+    async def _make_base(self, tell: Tell) -> Environment:
+        with anyio.fail_after(self._seconds):
+            with _disk(self._cache):
+                await to_thread.run_sync(prewarm, self.python, self.app_data)
+            question = ("base", KERNEL, *self._default)
+            found = await self._resolved(question, self._resolve_base, tell)
+            base = Base(found.kernel, tuple(p for p in found.pins if p not in found.kernel))
+            environment = await self._built(base, found, tell)
+        self._base = base
+        return environment
+
+    async def _resolve_base(self, offline: bool, patient: bool) -> Resolution:
+        """One resolution for all, so that the layers agree; then the part of it that the kernel needs."""
+        async with self._scratch() as scratch:
+            resolve = partial(self._uv.resolve, scratch=scratch.path, offline=offline, patient=patient)
+            pins = await resolve((KERNEL, *self._default))
+            kernel = await resolve((KERNEL,), constraints=pins) if self._default else pins
+        return Resolution(pins, kernel=kernel)
+
+    # ------------------------------------------------------------------------------------- the calls
+
+    async def _make_call(self, base: Base, requirements: tuple[str, ...], tell: Tell) -> Environment:
+        question = ("call", KERNEL, *self._default, "--", *requirements, "--", *base.pins)
+        found = await self._resolved(question, partial(self._resolve_call, base, requirements), tell)
+        return await self._built(base, found, tell)
+
+    async def _resolve_call(
+        self, base: Base, requirements: tuple[str, ...], offline: bool, patient: bool
+    ) -> Resolution:
+        """Everything together. Default packages that contradict the call give way: uv's proof names them."""
+        kept = self._default
+        async with self._scratch() as scratch:
+            while True:
+                try:
+                    pins = await self._uv.resolve(
+                        (*requirements, KERNEL, *kept), scratch.path, prefer=base.pins,
+                        offline=offline, patient=patient,
+                    )  # fmt: skip
+                except InstallError as e:
+                    blamed = _named(kept, e.log) if e.reason in ("conflict", "no-wheel") else ()
+                    if not blamed:
+                        raise
+                    kept = tuple(p for p in kept if p not in blamed)
+                else:
+                    # One that came back as a dependency of something else is not left out.
+                    here = {_name(pin) for pin in pins}
+                    out = tuple(p for p in self._default if p not in kept and _name(p) not in here)
+                    return Resolution(pins, left_out=out)
+
+    # --------------------------------------------------------------------------------- shared pieces
+
+    async def _resolved(
+        self, question: tuple[str, ...], ask: Callable[[bool, bool], Awaitable[Resolution]], tell: Tell
+    ) -> Resolution:
+        """The remembered answer while it is fresh, else the index's, else an older one, else uv's cache's."""
+        store = await self._opened()
+        known = await to_thread.run_sync(store.recall, question)
+        away = time.monotonic() < self._away_until
+        if known and (known.fresh or away):
+            return known.resolution
+        tell("resolving packages")
+        if away:
+            try:
+                return await ask(True, False)
+            except InstallError:
+                pass  # the index may be back by now
+        try:
+            found = await ask(False, known is None)
+        except InstallError as e:
+            if e.reason != "network":
+                raise
+            self._away_until = time.monotonic() + _AWAY_SECONDS
+            if known:
+                return known.resolution
+            try:
+                return await ask(True, False)
+            except InstallError:
+                raise e from None
+        with _disk(self._cache):
+            await to_thread.run_sync(store.remember, question, found)
+        return found
+
+    async def _built(self, base: Base, found: Resolution, tell: Tell) -> Environment:
+        wanted = plan(base, found.pins)
+        layers = tuple([await self._layer(pins, tell) for pins in wanted.layers])
+        return Environment(layers, tuple(sorted(found.pins)), wanted.kernel_moved, _notes(found))
+
+    async def _layer(self, pins: tuple[str, ...], tell: Tell) -> Path:
+        """The layer of `pins`, made now if need be."""
+        store = await self._opened()
+        if present := await to_thread.run_sync(store.present, pins):
+            return present
+        names = [_name(pin) for pin in pins]
+        tell("installing " + (", ".join(names) if len(names) <= 4 else f"{len(names)} packages"))
+        async with self._scratch() as scratch:
+            target = scratch.path / "layer"
+            await self._uv.install(pins, target, scratch.path)
+            return await to_thread.run_sync(store.adopt, target, pins, scratch, self.python)
+
+    async def _opened(self) -> Store:
+        if self._store is None:
+            self._store = await to_thread.run_sync(self._open)
+        return self._store
+
+    def _open(self) -> Store:
+        with _disk(self._cache):
+            store = Store(self._cache, index_settings(self._env))
+            store.sweep()
+        return store
+
+    @asynccontextmanager
+    async def _scratch(self) -> AsyncIterator[Scratch]:
+        """A private directory, removed in every case."""
+        store = await self._opened()
+        with _disk(self._cache):
+            scratch = await to_thread.run_sync(store.scratch)
+            try:
+                yield scratch
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(scratch.remove)
+
+    def _late(self) -> InstallError:
+        return InstallError(
+            f"The packages were not installed within {self._seconds:g} s (install_seconds). Ask for fewer or "
+            "smaller packages, or try again: what was downloaded whole is kept.",
+            reason="timeout",
+        )
+
+
+def _named(packages: Sequence[str], text: str) -> tuple[str, ...]:
+    """Those of `packages` whose name stands in `text`, as a word."""
+    return tuple(p for p in packages if re.search(rf"(?<![\w.-]){re.escape(_name(p))}(?![\w-])", text))
+
+
+def _name(requirement: str) -> str:
+    """The name in a normalised requirement or pin."""
+    return re.split(r"[^a-z0-9-]", requirement, maxsplit=1)[0]
+
+
+def _notes(found: Resolution) -> tuple[str, ...]:
+    if not found.left_out:
+        return ()
+    return (
+        f"Default packages left out of this run, because they conflict with its requirements: "
+        f"{', '.join(found.left_out)}.",
+    )
+
+
+@contextmanager
+def _disk(cache: Path) -> Iterator[None]:
+    """Trouble with the cache's disk becomes an InstallError."""
+    try:
+        yield
+    except OSError as e:
+        raise InstallError(
+            f"The package cache {cache} cannot be used: {e.strerror or e}. "
+            "It must be writable and have free space.",
+            reason="other",
+        ) from e

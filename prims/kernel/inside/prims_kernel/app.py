@@ -1,0 +1,101 @@
+"""The kernel application: ipykernel with the parts that a throw-away run needs exchanged."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import signal
+import sys
+from typing import Any
+
+import zmq
+from ipykernel.displayhook import ZMQDisplayHook
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Type
+
+from prims_kernel import figures, once, order
+from prims_kernel.shell import OnceShell, ScriptCompiler
+
+CRASH_FILE = "crash.log"
+
+
+def _no_input(what: str) -> EOFError:
+    return EOFError(f"{what} has nobody to ask here. Put the value into the code, or into a file that it reads.")
+
+
+class OnceKernel(IPythonKernel):  # type: ignore[misc]
+    """A kernel that nobody can be asked for input and whose cell may start an event loop."""
+
+    shell_class = Type(OnceShell)
+    compiler_class = Type(ScriptCompiler)
+
+    def raw_input(self, prompt: str = "") -> str:
+        raise _no_input("input()")
+
+    def getpass(self, prompt: str = "", stream: Any = None) -> str:
+        raise _no_input("getpass()")
+
+    async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = await super().do_execute(*args, **kwargs)
+        once.finish()
+        return reply
+
+
+class App(IPKernelApp):  # type: ignore[misc]
+    """An ordinary notebook kernel, but for what must not be lost or leak."""
+
+    def init_iopub(self, context: zmq.Context[Any]) -> None:
+        # A reader that is busy elsewhere must not lose output: no high-water mark, memory is bounded by the run's own.
+        context.setsockopt(zmq.SNDHWM, 0)
+        super().init_iopub(context)
+
+    def init_gui_pylab(self) -> None:
+        # Instead of exporting MPLBACKEND, which other interpreters started from the code would trip over.
+        figures.install(self.shell)
+
+
+class OnceApp(App):
+    """The kernel of one run: text goes straight to descriptors 1 and 2, which the server reads.
+
+    So C code, child processes and Python share one ordered stream each, and what was written survives any death.
+    """
+
+    def init_io(self) -> None:
+        # Unbuffered: what was printed has left this process, whatever becomes of it next.
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            raw = io.FileIO(descriptor, "wb", closefd=False)
+            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        self.displayhook = sys.displayhook = ZMQDisplayHook(self.session, self.iopub_socket)
+        self.patch_io()
+
+    def init_signal(self) -> None:
+        super().init_signal()
+        # Where was it? Answered from the signal handler itself, so also while C code holds the GIL.
+        crash = open(os.path.join(os.path.dirname(self.abs_connection_file), CRASH_FILE), "wb", 0)  # noqa: SIM115, PTH
+        faulthandler.enable(crash, all_threads=False)
+        faulthandler.register(signal.SIGUSR2, crash, all_threads=False)
+        self._crash = crash
+
+
+def main(argv: list[str]) -> None:
+    """Run the kernel until it is shut down or killed."""
+    run_once = "--once" in argv
+    argv = [a for a in argv if a != "--once"]
+    config = [
+        "--HistoryManager.enabled=False",
+        "--InteractiveShell.colors=nocolor",
+        "--log-level=CRITICAL",
+    ]
+    os.umask(0o022)
+    if run_once:
+        app = OnceApp.instance(kernel_class=OnceKernel, session_class=order.OrderedSession)
+    else:
+        app = App.instance()
+    app.initialize([*argv, *config])
+    if run_once:
+        once.prepare(app.shell)
+    app.start()

@@ -1,0 +1,123 @@
+"""matplotlib: every figure is shown, whichever backend the code asks for and whether it calls `show()` or not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+INLINE = "module://matplotlib_inline.backend_inline"
+
+_shell: Any = None
+
+
+def install(shell: Any) -> None:
+    """Arrange for matplotlib to be set up when, and only when, the code imports it."""
+    global _shell
+    _shell = shell
+    sys.meta_path.insert(
+        0,
+        _AfterImport(
+            {
+                "matplotlib": _set_up,
+                "matplotlib.pyplot": _set_up_pyplot,
+                "matplotlib_inline.backend_inline": _set_up_inline,
+            }
+        ),
+    )
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls a function on a module right after it was imported, once."""
+
+    def __init__(self, hooks: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.hooks = hooks
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        hook = self.hooks.pop(name, None)
+        if hook is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _HookedLoader(spec.loader, hook)
+        return spec
+
+
+class _HookedLoader(Loader):
+    """Another loader, and what to do afterwards."""
+
+    def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        # The user's import must not fail because a version of the library has moved something.
+        with contextlib.suppress(Exception):
+            self._hook(module)
+
+
+def _set_up(matplotlib: Any) -> None:
+    use = matplotlib.use
+
+    def use_inline(backend: str, *args: Any, **kwargs: Any) -> None:
+        """Select the backend; here all draw into the result, so each choice means the same."""
+        use(INLINE, *args, **kwargs)
+
+    matplotlib.use = use_inline
+    matplotlib.rcParams["backend"] = INLINE
+
+
+def _set_up_pyplot(pyplot: Any) -> None:
+    switch = pyplot.switch_backend
+    pyplot.switch_backend = lambda newbackend: switch(INLINE)
+
+
+def _set_up_inline(inline: Any) -> None:
+    with contextlib.suppress(ValueError):
+        _shell.events.unregister("post_execute", inline.flush_figures)
+    inline.flush_figures = _show_all
+    if _show_all not in _shell.events.callbacks["post_execute"]:
+        _shell.events.register("post_execute", _show_all)
+
+
+def _show_all() -> None:
+    """Show and close every figure that is still open, also those made with `ioff()`."""
+    from matplotlib._pylab_helpers import Gcf
+    from matplotlib_inline.backend_inline import show
+
+    if Gcf.get_all_fig_managers():
+        try:
+            show(True)
+        except Exception:
+            _shell.showtraceback()
+
+
+def seed_font_cache(layers: Sequence[str]) -> None:
+    """Put matplotlib's list of fonts where it looks for it: making it anew takes a second of each run."""
+    cache = os.path.join(os.path.expanduser("~"), ".cache", "matplotlib")  # noqa: PTH111, PTH118
+    for layer in layers:
+        template = os.path.join(layer, ".prims-home", "matplotlib")  # noqa: PTH118
+        if os.path.isdir(template):  # noqa: PTH112
+            with contextlib.suppress(OSError):
+                shutil.copytree(template, cache, dirs_exist_ok=True)
+            return

@@ -1,0 +1,165 @@
+"""Script habits around the one cell: who `__main__` is, workers that are started anew, and what runs at the end."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prims_kernel import figures
+from prims_kernel.shell import SCRIPT, script_path
+
+# How long threads that the code left running may go on before they are stopped with everything else.
+THREAD_SECONDS = 5.0
+
+_own_threads: list[threading.Thread] = []
+_at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+
+
+def prepare(shell: Any) -> None:
+    """Make this process look like `python main.py` to the code that is about to run."""
+    sys.argv = [SCRIPT]
+    sys.modules["__main__"].__dict__["__file__"] = script_path()
+    sys.breakpointhook = _no_breakpoint
+    _own_threads.extend(threading.enumerate())
+    figures.seed_font_cache(sys.path)
+    _record_at_exit()
+    _teach_multiprocessing(shell)
+
+
+def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
+    print("breakpoint() skipped: nobody can answer a debugger here", file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------------------ at the end
+
+
+def _record_at_exit() -> None:
+    # What was registered before this belongs to the kernel, and never runs: the process is killed.
+    unregister = atexit.unregister
+
+    def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        _at_exit.append((func, args, kwargs))
+        return func
+
+    def forget(func: Callable[..., Any]) -> None:
+        _at_exit[:] = [entry for entry in _at_exit if entry[0] != func]
+        unregister(func)
+
+    atexit.register, atexit.unregister = record, forget
+
+
+def finish() -> None:
+    """What an interpreter does when its script has ended: wait for threads, then run the exit functions."""
+    with contextlib.suppress(KeyboardInterrupt):
+        _wait_for_threads()
+        while _at_exit:
+            func, args, kwargs = _at_exit.pop()
+            try:
+                func(*args, **kwargs)
+            except Exception as problem:
+                print(f"exit function {func!r} failed: {type(problem).__name__}: {problem}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _wait_for_threads() -> None:
+    pool = sys.modules.get("concurrent.futures.thread")
+    if pool is not None:
+        # As the interpreter does at its end: idle workers go, queued work is done first.
+        pool._shutdown = True
+        for work in list(pool._threads_queues.values()):
+            work.put(None)
+    until = time.monotonic() + THREAD_SECONDS
+    left = [t for t in threading.enumerate() if not t.daemon and t not in _own_threads]
+    for thread in left:
+        thread.join(max(0.0, until - time.monotonic()))
+    alive = [t.name for t in left if t.is_alive()]
+    if alive:
+        print(
+            f"{len(alive)} thread(s) still running {THREAD_SECONDS:g} s after the end of the code were stopped "
+            f"({', '.join(alive[:3])}); call join() to wait for them",
+            file=sys.stderr,
+        )
+
+
+# ------------------------------------------------------------------------------------------ spawned workers
+
+
+def _teach_multiprocessing(shell: Any) -> None:
+    """Workers of the spawn and forkserver methods import the main file: give them one when they ask."""
+    import multiprocessing.spawn as spawn
+
+    prepare_data = spawn.get_preparation_data
+    made: list[str] = []
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = prepare_data(name)
+        if data.get("init_main_from_path") == script_path():
+            if not made:
+                made.append(_write_main(shell))
+            data["init_main_from_path"] = made[0]
+        return data
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def _write_main(shell: Any) -> str:
+    source = shell.user_ns.get("In", [""])[-1]
+    folder = tempfile.mkdtemp(prefix="main-")
+    path = os.path.join(folder, SCRIPT)  # noqa: PTH118
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(main_for_workers(source, shell.transform_cell))
+    return path
+
+
+def main_for_workers(source: str, transform: Callable[[str], str]) -> str:
+    """The code as a worker may run it, with its line numbers kept.
+
+    Code with an `if __name__ == "__main__"` is written for this and taken whole, but for notebook-only statements.
+    Of other code a worker gets what defines things (imports, functions, classes, plain values), not what acts.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        source = transform(source)
+        try:
+            tree = ast.parse(source, mode="exec")
+        except SyntaxError:
+            return ""
+    guarded = any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in tree.body)
+    kept: set[int] = set()
+    for node in tree.body:
+        if _portable(node) and (guarded or _defines(node)):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            kept.update(range(first, (node.end_lineno or node.lineno) + 1))
+    return "".join(line if n in kept else "\n" for n, line in enumerate(source.splitlines(True), 1))
+
+
+def _portable(node: ast.stmt) -> bool:
+    """Whether a statement means something outside of a notebook."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return True
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    top_await = any(isinstance(n, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for n in ast.walk(node))
+    return not top_await and not names & {"get_ipython", "display", "In", "Out"}
+
+
+def _defines(node: ast.stmt) -> bool:
+    if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return True
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return node.value is None or not any(isinstance(n, (ast.Call, ast.Await)) for n in ast.walk(node.value))
+    if isinstance(node, (ast.If, ast.Try)):
+        inner = [*node.body, *node.orelse, *getattr(node, "finalbody", [])]
+        inner += [s for h in getattr(node, "handlers", []) for s in h.body]
+        return all(_defines(n) or isinstance(n, ast.Pass) for n in inner)
+    return False

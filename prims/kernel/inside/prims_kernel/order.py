@@ -1,0 +1,68 @@
+"""Keep text and displays in the order in which the code made them, though they travel on different ways.
+
+Text goes through pipes, displays through iopub. Before a display (or a clear, a result, an error) is published, a mark
+with a running number is written to both pipes, and the message carries the same number: the reader then knows which
+text came before. The mark is an OSC sequence, which the reader removes from text anyhow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import Any
+
+from jupyter_client.session import Session
+
+ORDERED = frozenset({"display_data", "update_display_data", "execute_result", "clear_output", "error"})
+KEY = "prims_order"
+# Larger messages would be cut off by the server's limit, together with all that follows; say so instead.
+LARGEST = 16 << 20
+
+_pipes = [os.dup(1), os.dup(2)]
+_lock = threading.Lock()
+_count = 0
+
+
+def mark() -> int:
+    """Write the next mark to both pipes and give its number."""
+    global _count
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with _lock:
+        _count += 1
+        for pipe in _pipes:
+            with contextlib.suppress(OSError):
+                os.write(pipe, b"\x1b]prims;%d\x07" % _count)
+        return _count
+
+
+def _bounded(content: dict[str, Any]) -> dict[str, Any]:
+    """The content without data that is too large to travel."""
+    data = content.get("data")
+    if not isinstance(data, dict):
+        return content
+    sizes = {mime: len(v) if isinstance(v, (str, bytes)) else len(str(v)) for mime, v in data.items()}
+    large = {mime: size for mime, size in sizes.items() if size > LARGEST}
+    if not large:
+        return content
+    note = "; ".join(f"{mime} of {size / 1e6:.0f} MB was too large to show" for mime, size in large.items())
+    kept = {mime: v for mime, v in data.items() if mime not in large}
+    kept["text/plain"] = f"{str(kept.get('text/plain', ''))[:1000]}\n[{note}: save it to a file in output/]".strip()
+    return {**content, "data": kept}
+
+
+class OrderedSession(Session):  # type: ignore[misc]
+    """A session that marks what must keep its place among the text."""
+
+    def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(msg_or_type, dict):
+            if msg_or_type.get("header", {}).get("msg_type") in ORDERED:
+                msg_or_type["content"] = _bounded(msg_or_type["content"])
+                msg_or_type["metadata"] = {**msg_or_type.get("metadata", {}), KEY: mark()}
+        elif msg_or_type in ORDERED:
+            content = _bounded(content or {})
+            kwargs["metadata"] = {**(kwargs.get("metadata") or {}), KEY: mark()}
+        return super().send(stream, msg_or_type, content, *args, **kwargs)

@@ -1,0 +1,179 @@
+"""The shell of one run: a notebook cell that also behaves as the script `main.py` in the working directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ipykernel.zmqshell
+import IPython.core.interactiveshell
+from IPython.core.error import UsageError
+from ipykernel.compiler import XCachingCompiler
+
+SCRIPT = "main.py"
+
+
+def script_path() -> str:
+    """Where the code would lie if it were a file: in the folder that the kernel was started in."""
+    return os.path.join(_start_folder, SCRIPT)  # noqa: PTH118
+
+
+_start_folder = os.getcwd()  # noqa: PTH109
+# Frames of these are machinery around the code, not part of what the user wrote or called.
+_machinery = tuple(
+    os.path.dirname(os.path.abspath(f or "")) + os.sep  # noqa: PTH100, PTH120
+    for f in (ipykernel.zmqshell.__file__, sys.modules["IPython"].__file__, __file__, asyncio.__file__)
+)
+
+
+def _warn(message: Any, *args: Any, **kwargs: Any) -> None:
+    """IPython's warnings, but for the one that tells people how to leave a terminal."""
+    if not str(message).startswith("To exit: use"):
+        _warnings_warn(message, *args, **kwargs)
+
+
+_warnings_warn = IPython.core.interactiveshell.warn
+IPython.core.interactiveshell.warn = _warn
+
+
+class ScriptCompiler(XCachingCompiler):  # type: ignore[misc]
+    """Names the code as a script, so that tracebacks, `inspect` and `__file__` agree."""
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        return script_path()
+
+
+@contextmanager
+def _no_running_loop() -> Iterator[None]:
+    """Hide the kernel's own event loop, so that `asyncio.run` and friends work as in a script."""
+    running = asyncio._get_running_loop()
+    mine = asyncio.new_event_loop()
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(mine)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(running)
+        asyncio.set_event_loop(running)
+        if not mine.is_running():
+            mine.close()
+
+
+def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
+    """Drop the machinery's frames from the front of an exception and of all that it chains to."""
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    stack = error.stack
+    while stack and (stack[0].filename.startswith(_machinery) or stack[0].filename.startswith("<frozen")):
+        del stack[0]
+    for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
+        if other is not None:
+            _user_frames(other, seen)
+
+
+def format_error(kind: type[BaseException], value: BaseException, tb: types.TracebackType | None) -> list[str]:
+    """The traceback as Python prints it, without our frames. Never raises, whatever the exception's own code does."""
+    try:
+        error = traceback.TracebackException(kind, value, tb, compact=True)
+        _user_frames(error, set())
+        return ["".join(error.format()).rstrip("\n")]
+    except BaseException as problem:
+        return [f"{kind.__name__}: (the error's own text could not be made: {type(problem).__name__})"]
+
+
+def _text(value: BaseException) -> str:
+    try:
+        return str(value)
+    except BaseException as problem:
+        return f"(the error's own text could not be made: {type(problem).__name__})"
+
+
+# The class keeps its well-known name: libraries look at it to learn that they run in a notebook.
+class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: ignore[misc]
+    """See the module. One cell, then the process is thrown away."""
+
+    def init_environment(self) -> None:
+        os.environ.update(TERM="dumb", NO_COLOR="1", PAGER="cat", GIT_PAGER="cat")
+
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
+        # The ways of a script to end itself, not IPython's, which only note the wish and go on.
+        self.user_ns["exit"] = self.user_ns["quit"] = _Exit()
+        self.user_ns["__file__"] = script_path()
+        self.user_ns["__builtins__"] = sys.modules["builtins"]
+
+    # `!cmd` writes to descriptors 1 and 2 like any other child, and needs no terminal.
+    def system(self, cmd: str) -> None:
+        self.system_raw(cmd)
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> Any:
+        with _no_running_loop():
+            return self._without_clean_exit(super().run_cell(*args, **kwargs))
+
+    async def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:
+        return self._without_clean_exit(await super().run_cell_async(*args, **kwargs))
+
+    def _without_clean_exit(self, result: Any) -> Any:
+        """A script that ends itself with status 0 has succeeded."""
+        error = result.error_in_exec
+        if isinstance(error, SystemExit) and error.code in (None, 0, False):
+            result.error_in_exec = None
+        elif error is not None:
+            result.error_in_exec = _shown(error)
+        return result
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        kind, value, tb = exc_tuple if exc_tuple is not None else sys.exc_info()
+        if value is None:
+            return
+        if isinstance(value, SystemExit):
+            self._show_exit(value)
+        elif isinstance(value, UsageError):
+            self._showtraceback(kind, value, [f"UsageError: {_text(value)}"])
+        else:
+            self._showtraceback(kind, value, format_error(kind, value, tb))
+
+    def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
+        self.showtraceback()
+
+    def showindentationerror(self) -> None:
+        self.showtraceback()
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        self._showtraceback(type(exc), exc, [f"UsageError: {_text(exc)}"])
+
+    def _show_exit(self, value: SystemExit) -> None:
+        code = value.code
+        if code in (None, 0, False):
+            return
+        text = f"exit status {int(code)}" if isinstance(code, int) else f"{code}"
+        self._showtraceback(SystemExit, SystemExit(text), [f"SystemExit: {text}"])
+
+    def _showtraceback(self, kind: Any, value: Any, lines: list[str]) -> None:
+        super()._showtraceback(kind, _shown(value), lines)
+
+
+OnceShell = ZMQInteractiveShell
+
+
+def _shown(error: BaseException) -> BaseException:
+    """Stands in for an exception whose own `__str__` must not be called again."""
+    return type(type(error).__name__, (Exception,), {})(_text(error))
+
+
+class _Exit:
+    """`exit` and `quit` of a script."""
+
+    def __repr__(self) -> str:
+        return "Use exit() to end the run."
+
+    def __call__(self, code: Any = None) -> None:
+        raise SystemExit(code)
+

@@ -1,0 +1,479 @@
+"""One kernel, one run: start, execute, settle, interrupt, die.
+
+A run is over when its own `execute_reply` and its own `idle` have come, or when the process ends, the time is up or
+somebody asks it to stop. Whichever it is, everything that was written until then is read before the kernel is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import zmq
+import zmq.asyncio
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+
+from prims.errors import KernelStartError
+from prims.isolation.limits import MemoryWatch, describe_exit
+from prims.isolation.walls import Box, Walls
+from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
+from prims.kernel.relay import Relay, Stream
+from prims.kernel.text import plain
+from prims.stopping import Stop, StopReason
+
+START_SECONDS = 60.0
+# How long code has to react to an interrupt before everything is killed.
+GRACE_SECONDS = 2.0
+# Messages larger than this are not taken from a kernel; ours never sends any.
+LARGEST_MESSAGE = 32 << 20
+_MARK = re.compile(rb"\x1b\]prims;(\d{1,18})\x07")
+_CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: by itself (`reply`), by the end of its process, or because it was stopped.
+
+    `reply` is "ok" or "error", from the kernel; `exit` says in words how the process ended; `where` holds what could
+    be learnt of the place it was at, innermost frame last.
+    """
+
+    reply: str | None = None
+    stopped: StopReason | None = None
+    exit: str | None = None
+    where: str = ""
+    peak_bytes: int = 0
+
+
+@functools.cache
+def _context() -> zmq.asyncio.Context:
+    """One zmq context for all kernels, whose sockets bound what a kernel can make us hold.
+
+    Nothing is dropped at the receive mark: the kernel's side queues without limit in the kernel's own memory.
+    """
+    context = zmq.asyncio.Context()
+    context.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
+    context.setsockopt(zmq.RCVHWM, 16)
+    context.setsockopt(zmq.RECONNECT_IVL, 4)
+    context.setsockopt(zmq.LINGER, 0)
+    return context
+
+
+@functools.cache
+def _specs() -> KernelSpecManager:
+    """Only our own kernelspec: one of the same name elsewhere on the machine must not take its place."""
+    return KernelSpecManager(kernel_dirs=[str(kernelspec_folder())], ensure_native_kernel=False)
+
+
+class Kernel:
+    """A started kernel. Made by `start_kernel`; runs code once."""
+
+    def __init__(self, manager: AsyncKernelManager, launch: Launch, pipes: dict[Stream, int]) -> None:
+        self._manager = manager
+        self._launch = launch
+        self._pipes = pipes
+        self._client = manager.client(context=_context())
+        self._dead = anyio.Event()
+        self._watch = MemoryWatch()
+
+    @property
+    def _provisioner(self) -> SandboxProvisioner:
+        provisioner = self._manager.provisioner
+        assert isinstance(provisioner, SandboxProvisioner)
+        return provisioner
+
+    @property
+    def _process(self) -> Any:
+        process = self._provisioner.process
+        assert process is not None
+        return process
+
+    # ------------------------------------------------------------------------------------------ start
+
+    async def _ready(self) -> None:
+        """Until the kernel has answered and our subscription to its output stands.
+
+        Raises:
+            KernelStartError: it ended or did not answer in time.
+        """
+        self._client.start_channels(stdin=False, hb=False)
+        with anyio.move_on_after(START_SECONDS):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._until_dead, group.cancel_scope)
+                request = self._client.kernel_info(reply=False)
+                await self._until(self._client.iopub_channel, lambda m: m["msg_type"] == "iopub_welcome")
+                await self._until(self._client.shell_channel, lambda m: m["parent_header"].get("msg_id") == request)
+                group.cancel_scope.cancel()
+                return
+        stderr = "".join(self._leftover(stream) for stream in ("stderr", "stdout"))
+        if self._dead.is_set():
+            raise KernelStartError(
+                f"The kernel did not start ({describe_exit(self._process.returncode)}): {_last_lines(stderr)}",
+                stderr=stderr,
+            )
+        raise KernelStartError(
+            f"The kernel did not answer within {START_SECONDS:g} s. Is the machine overloaded? {_last_lines(stderr)}",
+            stderr=stderr,
+        )
+
+    async def _until_dead(self, scope: anyio.CancelScope) -> None:
+        await self._wait_for_process()
+        scope.cancel()
+
+    async def _wait_for_process(self) -> None:
+        """Wakes when the outermost process of the sandbox ends, without polling."""
+        process = self._process
+        if process.poll() is None:
+            descriptor = os.pidfd_open(process.pid)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+            process.wait()
+        self._dead.set()
+
+    @staticmethod
+    async def _until(channel: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while True:
+            message = await _receive(channel)
+            with contextlib.suppress(KeyError, TypeError, AttributeError):
+                if message is not None and wanted(message):
+                    return message
+
+    def _leftover(self, stream: Stream) -> str:
+        with contextlib.suppress(BlockingIOError, OSError):
+            return plain(os.read(self._pipes[stream], _READ_BYTES).decode("utf-8", "replace"))
+        return ""
+
+    # ------------------------------------------------------------------------------------------ execute
+
+    async def execute(self, code: str, relay: Relay, stop: Stop, *, seconds: float | None) -> Ending:
+        """Run `code` to its end, whichever that is. The kernel is of no more use afterwards.
+
+        Returns when everything that the run wrote has been relayed. Cancellation of the caller is not an end of a
+        run: use `stop`.
+        """
+        limits = self._launch.box.limits
+        over, idle, order = anyio.Event(), anyio.Event(), _Order()
+        reply: list[str] = []
+        for stream in self._pipes:
+            self._leftover(stream)  # what the start may have said does not belong to the run
+        async with anyio.create_task_group() as readers:
+            for stream, pipe in self._pipes.items():
+                readers.start_soon(self._read_pipe, stream, pipe, relay, order, stop)
+            request = self._client.execute(code, allow_stdin=False, stop_on_error=False, reply=False)
+            readers.start_soon(self._read_output, request, relay, order, idle, stop)
+            async with anyio.create_task_group() as watchers:
+                watchers.start_soon(self._await_reply, request, idle, reply, over)
+                watchers.start_soon(self._watch_process, over)
+                watchers.start_soon(self._watch_stop, stop, over)
+                watchers.start_soon(
+                    self._watch.run, self._process.pid, limits.memory_bytes, lambda _: stop.set("out_of_memory")
+                )
+                ended = False
+                with anyio.move_on_after(seconds):
+                    await over.wait()
+                    ended = True
+                if not ended:
+                    stop.set("timeout")
+                where = await self._settle(stop, reply, idle) if stop.reason else ""
+                watchers.cancel_scope.cancel()
+            if self._dead.is_set():
+                await self._drain(order)
+            order.close()
+            exit_text = describe_exit(self._process.returncode) if self._dead.is_set() else None
+            self.kill()
+            with anyio.move_on_after(GRACE_SECONDS):
+                await self._wait_for_process()
+                await order.until_read(set(self._pipes))
+            readers.cancel_scope.cancel()
+        if self._dead.is_set() and not reply:
+            where = where or self._crash_report()
+        return Ending(
+            reply=reply[0] if reply else None,
+            stopped=stop.reason,
+            exit=exit_text,
+            where=where,
+            peak_bytes=self._watch.peak,
+        )
+
+    def kill(self) -> None:
+        """End everything in the sandbox, now."""
+        self._launch.walls.kill(self._process)
+
+    async def _await_reply(self, request: str, idle: anyio.Event, reply: list[str], over: anyio.Event) -> None:
+        message = await self._until(
+            self._client.shell_channel,
+            lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request,
+        )
+        content = message.get("content")
+        reply.append("ok" if isinstance(content, dict) and content.get("status") == "ok" else "error")
+        # All output comes before the idle; one that does not come (forged, dropped) is not waited for.
+        with anyio.move_on_after(1.0):
+            await idle.wait()
+        over.set()
+
+    async def _watch_process(self, over: anyio.Event) -> None:
+        await self._wait_for_process()
+        over.set()
+
+    async def _watch_stop(self, stop: Stop, over: anyio.Event) -> None:
+        await stop.wait()
+        over.set()
+
+    async def _settle(self, stop: Stop, reply: list[str], idle: anyio.Event) -> str:
+        """Stop the code gently, then learn where it is if it goes on. Gives what was learnt."""
+        if self._dead.is_set():
+            return ""
+        if stop.reason in ("timeout", "cancelled", "shutdown"):
+            message = self._client.session.msg("interrupt_request", content={})
+            self._client.control_channel.send(message)
+            # Only of a timeout does anybody still read what the code says when it is interrupted.
+            grace = GRACE_SECONDS if stop.reason == "timeout" else GRACE_SECONDS / 4
+            with anyio.move_on_after(grace):
+                while not self._dead.is_set() and not (reply and idle.is_set()):
+                    await anyio.sleep(0.01)
+                return ""
+        await self._provisioner.send_signal(signal.SIGUSR2)
+        for _ in range(20):
+            if report := self._crash_report():
+                return report
+            await anyio.sleep(0.01)
+        return ""
+
+    def _crash_report(self) -> str:
+        """What the kernel's fault handler wrote, if it did: the frames of the user's code, outermost first."""
+        text = _read_regular(Path(self._manager.ip).parent / "crash.log", 64 * 1024)
+        frames = re.findall(r'File "([^"\n]+)", line (\d{1,9}) in ([^\n]{1,200})', text)
+        ours = next((i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py")), None)
+        if ours is None:
+            return ""
+        last = max(i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py"))
+        lines = [f'  File "{plain(f)}", line {n}, in {plain(where)}' for f, n, where in frames[: last + 1]]
+        return "\n".join(reversed(lines[:30]))
+
+    # ------------------------------------------------------------------------------------------ read
+
+    async def _read_pipe(self, stream: Stream, pipe: int, relay: Relay, order: _Order, stop: Stop) -> None:
+        """All that is written to one descriptor, up to its end."""
+        limit = self._launch.box.limits.output_bytes
+        rest = b""
+        while True:
+            await anyio.wait_readable(pipe)
+            try:
+                data = os.read(pipe, _READ_BYTES)
+            except BlockingIOError:
+                continue
+            data, at = rest + data, 0
+            for mark in _MARK.finditer(data):
+                await relay.text(stream, data[at : mark.start()])
+                at = mark.end()
+                await order.text_reached(stream, int(mark[1]))
+            cut = _CUT_MARK.search(data, max(at, len(data) - 32))
+            end = cut.start() if cut and len(data) > len(rest) else len(data)
+            await relay.text(stream, data[at:end])
+            if len(data) == len(rest):
+                break
+            rest = data[end:]
+            if limit is not None and relay.bytes > limit:
+                stop.set("output")
+        order.ended(stream)
+
+    async def _read_output(
+        self, request: str, relay: Relay, order: _Order, idle: anyio.Event, stop: Stop
+    ) -> None:
+        """All iopub messages of this run."""
+        limit = self._launch.box.limits.output_bytes
+        while True:
+            message = await _receive(self._client.iopub_channel)
+            if message is None:
+                relay.malformed += 1
+                continue
+            try:
+                if message["parent_header"].get("msg_id") != request:
+                    continue
+                if message["msg_type"] == "status":
+                    if message["content"].get("execution_state") == "idle":
+                        idle.set()
+                    continue
+                number = message["metadata"].get("prims_order")
+            except (KeyError, TypeError, AttributeError):
+                relay.malformed += 1
+                continue
+            number = number if isinstance(number, int) and 0 < number < 10**18 else None
+            if number is not None:
+                await order.before_display(number)
+            # A hostile message may break any code that looks at it; it must not take the others with it.
+            try:
+                await relay.message(message)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                relay.malformed += 1
+            if number is not None:
+                order.displayed(number)
+            if limit is not None and relay.bytes > limit:
+                stop.set("output")
+
+    async def _drain(self, order: _Order) -> None:
+        """Messages of a dead kernel that are still on their way. (What lies in the pipes is read to its end anyhow.)"""
+        quiet = 0
+        while quiet < 3:
+            ready = await self._client.iopub_channel.socket.poll(20)
+            quiet = 0 if ready else quiet + 1
+            await anyio.sleep(0.005)
+
+    async def close(self) -> None:
+        """End the kernel and give back sockets and descriptors. Idempotent."""
+        with anyio.CancelScope(shield=True):
+            if self._provisioner.process is not None:
+                self.kill()
+                with anyio.move_on_after(5):
+                    await self._wait_for_process()
+            self._client.stop_channels()
+            with contextlib.suppress(Exception):
+                await self._manager.cleanup_resources()
+            for pipe in self._pipes.values():
+                with contextlib.suppress(OSError):
+                    os.close(pipe)
+            self._pipes.clear()
+
+
+@asynccontextmanager
+async def start_kernel(walls: Walls, box: Box, private: Path) -> AsyncIterator[Kernel]:
+    """A kernel that is ready for one run; ended, with all it started, when the block is left.
+
+    Raises:
+        KernelStartError: it did not come up.
+    """
+    pipes: dict[Stream, int] = {}
+    writers: list[int] = []
+    kernel: Kernel | None = None
+    try:
+        for stream in ("stdout", "stderr"):
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(reader, False)
+            pipes[stream] = reader  # type: ignore[index]
+            writers.append(writer)
+        launch = Launch(walls, box, private, *writers)
+        manager = AsyncKernelManager(
+            kernel_name="prims", kernel_spec_manager=_specs(), context=_context(), transport="ipc"
+        )
+        try:
+            await manager.start_kernel(prims_launch=launch)
+        except OSError as problem:
+            raise KernelStartError(f"The sandbox could not be started: {problem}") from problem
+        kernel = Kernel(manager, launch, pipes)
+        while writers:
+            os.close(writers.pop())
+        await kernel._ready()
+        yield kernel
+    finally:
+        for descriptor in writers:
+            os.close(descriptor)
+        if kernel is not None:
+            await kernel.close()
+        else:
+            for descriptor in pipes.values():
+                os.close(descriptor)
+
+
+class _Order:
+    """Where two pipes and iopub meet, at numbered marks (see `inside/prims_kernel/order.py`).
+
+    Every wait is bounded: a kernel that forges marks only slows itself.
+    """
+
+    _SECONDS = 2.0
+
+    def __init__(self) -> None:
+        self._at: dict[str, int] = {}
+        self._arrived = self._displayed = 0
+        self._ended: set[str] = set()
+        self._closed = False
+        self._wake = anyio.Event()
+
+    async def text_reached(self, stream: str, number: int) -> None:
+        """The text before mark `number` is relayed; what follows comes after the display of that number."""
+        self._at[stream] = max(number, self._at.get(stream, 0))
+        self._notify()
+        await self._until(lambda: self._arrived > number or self._displayed >= number)
+
+    async def before_display(self, number: int) -> None:
+        """A display came; the text before it must be relayed first."""
+        self._arrived = max(self._arrived, number)
+        self._notify()
+        await self._until(
+            lambda: all(s in self._ended or self._at.get(s, 0) >= number for s in ("stdout", "stderr"))
+        )
+
+    def displayed(self, number: int) -> None:
+        """The display is relayed."""
+        self._displayed = max(self._displayed, number)
+        self._notify()
+
+    def ended(self, stream: str) -> None:
+        """The pipe is read to its end."""
+        self._ended.add(stream)
+        self._notify()
+
+    def close(self) -> None:
+        """No display comes any more: nobody waits for one."""
+        self._closed = True
+        self._notify()
+
+    async def until_read(self, streams: set[Stream]) -> None:
+        """Until these pipes are read to their ends."""
+        while not streams <= self._ended:
+            await self._wake.wait()
+
+    def _notify(self) -> None:
+        self._wake.set()
+        self._wake = anyio.Event()
+
+    async def _until(self, met: Callable[[], bool]) -> None:
+        with anyio.move_on_after(self._SECONDS):
+            while not self._closed and not met():
+                await self._wake.wait()
+
+
+async def _receive(channel: Any) -> dict[str, Any] | None:
+    """The next message of a channel; None for one that is not a message, whatever is wrong with it."""
+    frames = await channel.socket.recv_multipart()
+    try:
+        _, rest = channel.session.feed_identities(frames)
+        message: dict[str, Any] = channel.session.deserialize(rest)
+    except Exception:
+        # Each kind of malformed message makes jupyter_client raise another exception.
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _read_regular(path: Path, most: int) -> str:
+    """A small file that hostile code could have exchanged for anything."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, most).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _last_lines(text: str, lines: int = 5) -> str:
+    return " / ".join(text.strip().splitlines()[-lines:]) or "it wrote nothing"
+

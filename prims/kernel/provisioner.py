@@ -1,0 +1,182 @@
+"""How jupyter_client starts a kernel inside the walls. Named by the kernelspec `prims`.
+
+The server hands over a `Launch` that it has prepared. Started by anybody else (JupyterLab, nbclient, papermill), the
+provisioner prepares a throw-away one itself: default packages, an empty workspace, the operator's isolation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning import KernelProvisionerBase
+
+from prims import config
+from prims.isolation.walls import Box, Places, Walls, base_python
+from prims.kernel.folders import make_box, make_session_folder
+from prims.trees import remove_tree
+
+CONNECTION_FILE = "kernel.json"
+
+
+def kernelspec_folder() -> Path:
+    """The folder that holds our kernelspec: beside the package in a checkout, within it when installed."""
+    package = Path(__file__).parents[1]
+    inside = package / "kernelspecs"
+    return inside if inside.is_dir() else package.parent / "kernelspecs"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel to be started: in these walls, with this view, its text to these pipes.
+
+    `private` is a folder that the kernel cannot see; the server's own connection file goes there.
+    """
+
+    walls: Walls
+    box: Box
+    private: Path
+    stdout: int
+    stderr: int
+    once: bool = True
+
+
+def kernel_environment(places: Places) -> dict[str, str]:
+    """Everything that the kernel finds in its environment: an allow-list, nothing of the server's."""
+    scripts = [f"{places.venv}/bin", *(f"{layer}/bin" for layer in places.layers)]
+    return {
+        "PATH": ":".join([*scripts, "/usr/local/bin", "/usr/bin", "/bin"]),
+        "HOME": places.home,
+        "TMPDIR": places.tmp,
+        "IPYTHONDIR": f"{places.home}/.ipython",
+        "VIRTUAL_ENV": places.venv,
+        "LANG": "C.UTF-8",
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "SHELL": "/bin/sh",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
+
+
+class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
+    """A kernel in walls. Killing it ends everything that its code started."""
+
+    process: subprocess.Popen[bytes] | None = None
+    launch: Launch | None = None
+    _own: AsyncExitStack | None = None
+
+    @property
+    def has_process(self) -> bool:
+        return self.process is not None
+
+    async def poll(self) -> int | None:
+        return 0 if self.process is None else self.process.poll()
+
+    async def wait(self) -> int | None:
+        while self.process is not None and self.process.poll() is None:
+            await asyncio.sleep(0.02)
+        code = self.process.returncode if self.process is not None else None
+        self.process = None
+        return code
+
+    async def send_signal(self, signum: int) -> None:
+        if self.process is None or self.launch is None or self.process.poll() is not None:
+            return
+        if signum == 0:
+            return
+        if signum in (signal.SIGKILL, signal.SIGTERM):
+            self.launch.walls.kill(self.process)
+            return
+        # Never to the outer process: it would end with everything in it.
+        inner = self.launch.walls.inner_pid(self.process)
+        if inner is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(inner, signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        await self.send_signal(signal.SIGKILL)
+
+    async def terminate(self, restart: bool = False) -> None:
+        await self.send_signal(signal.SIGKILL)
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        self.launch = kwargs.pop("prims_launch", None) or self.launch
+        kwargs.pop("extra_arguments", None)
+        kwargs.pop("env", None)
+        if self.launch is None:
+            self._own = AsyncExitStack()
+            self.launch = await _throw_away(self._own)
+        launch, manager = self.launch, self.parent
+        # New sockets for every start: the code of an earlier one could have planted links in their folder.
+        sockets = Path(tempfile.mkdtemp(prefix="k", dir=launch.box.run))
+        manager.transport = "ipc"
+        manager.ip = str(sockets / "s")
+        manager.connection_file = str(launch.private / CONNECTION_FILE)
+        manager.write_connection_file()
+        self.connection_info = manager.get_connection_info()
+        places = launch.walls.places(launch.box)
+        values = {
+            "kernel_files": places.kernel,
+            "connection_file": f"{places.run}/{sockets.name}/{CONNECTION_FILE}",
+        }
+        argv = [arg.format_map(values) for arg in self.kernel_spec.argv]
+        argv[0] = f"{places.venv}/bin/python"
+        inner = {**self.connection_info, "ip": f"{places.run}/{sockets.name}/s"}
+        inner = {k: v.decode() if isinstance(v, bytes) else v for k, v in inner.items()}
+        (sockets / CONNECTION_FILE).write_text(json.dumps(inner))
+        if launch.box.uid is not None:
+            for path in (sockets, sockets / CONNECTION_FILE):
+                os.chown(path, launch.box.uid, launch.box.uid)
+        return await super().pre_launch(
+            cmd=[*argv, *(["--once"] if launch.once else [])], env=kernel_environment(places), **kwargs
+        )
+
+    def _finalize_env(self, env: dict[str, str]) -> None:
+        """Keep the environment as `kernel_environment` made it."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        assert self.launch is not None
+        launch = self.launch
+        # In this thread on purpose: the kernel dies with the thread that started it, and this one lives longest.
+        self.process = launch.walls.spawn(
+            launch.box, cmd, kwargs["env"], stdout=launch.stdout, stderr=launch.stderr
+        )
+        return self.connection_info
+
+    async def cleanup(self, restart: bool = False) -> None:
+        if self._own is not None and not restart:
+            await self._own.aclose()
+            self._own = None
+
+
+async def _throw_away(stack: AsyncExitStack) -> Launch:
+    """All that a kernel needs which nobody prepared, removed with the stack."""
+    from prims.isolation.probe import choose, pick_uid
+    from prims.kernel.environment import Environments, create_venv
+
+    settings = config.load()
+    folder = Path(tempfile.mkdtemp(prefix="prims-kernel-"))
+    stack.callback(remove_tree, folder)
+    walls = await choose(settings.isolation, folder)
+    async with Environments(settings, config.tool_environment()) as environments:
+        environment = await environments.base()
+        app_data = environments.app_data
+    uid = pick_uid(()) if walls.drops_uid else None
+    box = make_box(folder, folder / "session", environment.layers, settings.limits(), uid)
+    make_session_folder(folder / "session", walls.places(box).mounts, uid)
+    python = base_python().executable
+    await asyncio.to_thread(create_venv, box.venv, walls.places(box).layers, python=python, app_data=app_data)
+    null = os.open(os.devnull, os.O_WRONLY)
+    stack.callback(os.close, null)
+    return Launch(walls, box, folder, null, null, once=False)

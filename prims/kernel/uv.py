@@ -1,0 +1,223 @@
+"""uv, the installer, behind two verbs: resolve names to pins, and install pins into a directory.
+
+uv runs as a child of the server, outside the sandbox, so it may never run a package's own code: wheels
+only, and never pointed at an environment that user code could have touched. Its words are read here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from prims.errors import InstallError
+from prims.kernel.uv_words import explain
+
+# What is kept of each of uv's streams. Even a resolution of hundreds of packages is some 20 KB.
+_OUTPUT_BYTES = 1 << 20
+_KILL_SECONDS = 5.0
+
+# ipykernel imports debugpy when it is there, which makes every start about a third longer. uv has no "leave
+# out" in the older versions we accept, but an override whose marker never holds does just that.
+_LEFT_OUT = "debugpy"
+_OVERRIDES = f'{_LEFT_OUT}; python_version < "0"'
+
+# uv looks for configuration in its working directory and all above. An empty file ends that search, so that
+# no project's settings get in by accident; the user's and the machine's own settings stay in force.
+_NO_PROJECT = "# Ends uv's search for a project's settings here.\n"
+
+# Settings of a person's own uv work that would turn our calls into something else.
+_NOT_OURS = {
+    "UV_COMPILE_BYTECODE", "UV_LINK_MODE", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT",
+    "UV_PYTHON", "UV_REQUIRE_HASHES", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_WORKING_DIR",
+    "UV_WORKING_DIRECTORY", "FORCE_COLOR", "CLICOLOR_FORCE", "RUST_LOG",
+}  # fmt: skip
+# Settings that change how uv works but never what it finds.
+_NO_MATTER = ("UV_CACHE_DIR", "UV_CONCURRENT_", "UV_HTTP_", "UV_NO_PROGRESS", "UV_REQUEST_TIMEOUT", "UV_RUN_")
+
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
+
+
+class Installer(Protocol):
+    """What environments need of an installer. `scratch` is a private directory that the caller removes.
+
+    Both raise InstallError; when cancelled, both have ended their process before they return.
+    """
+
+    async def resolve(
+        self,
+        requirements: Sequence[str],
+        scratch: Path,
+        *,
+        prefer: Sequence[str] = (),
+        constraints: Sequence[str] = (),
+        offline: bool = False,
+        patient: bool = True,
+    ) -> tuple[str, ...]:
+        """Pins ("name==version", sorted) that satisfy `requirements` and `constraints`.
+
+        `prefer` are pins to keep where they fit. Not `patient`: give up at the first network failure.
+        """
+        ...
+
+    async def install(self, pins: Sequence[str], target: Path, scratch: Path) -> None:
+        """Put exactly `pins` into the new directory `target`, compiled to bytecode."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Uv:
+    """The installer that is used: uv's own program, for the interpreter `python` (never a venv's).
+
+    `folder` is its working directory; `env` its whole environment, `PYTHON*` and a few others left out.
+    """
+
+    folder: Path
+    python: str
+    env: Mapping[str, str]
+
+    async def resolve(
+        self,
+        requirements: Sequence[str],
+        scratch: Path,
+        *,
+        prefer: Sequence[str] = (),
+        constraints: Sequence[str] = (),
+        offline: bool = False,
+        patient: bool = True,
+    ) -> tuple[str, ...]:
+        wanted, kept, bound, without = (scratch / f"{n}.txt" for n in ("wanted", "kept", "bound", "without"))
+        await _write(wanted, requirements)
+        await _write(bound, constraints)
+        # uv keeps the pins that it finds in its own output file, where they still fit.
+        await _write(kept, prefer)
+        by_name = any(re.fullmatch(rf"{_LEFT_OUT}([^a-z0-9-].*)?", r) for r in requirements)
+        await _write(without, () if by_name else (_OVERRIDES,))
+        words = ["pip", "compile", str(wanted), "-c", str(bound), "--override", str(without)]
+        words += ["-o", str(kept), "--no-header", "--no-annotate", "--only-binary", ":all:"]
+        out = await self._run(words, requirements, offline=offline, patient=patient)
+        pins = (_PIN.match(line) for line in out.splitlines())
+        return tuple(sorted(f"{pin[1]}=={pin[2]}" for pin in pins if pin))
+
+    async def install(self, pins: Sequence[str], target: Path, scratch: Path) -> None:
+        listing = scratch / "pins.txt"
+        await _write(listing, pins)
+        words = ["pip", "install", "-r", str(listing), "--target", str(target), "--no-deps"]
+        words += ["--only-binary", ":all:", "--compile-bytecode", "--link-mode", "hardlink"]
+        try:
+            # With pins, the cache holds either the very wheels or not. When it does, not asking the index for
+            # each of them again is several times faster; when it does not, this has cost some 30 ms.
+            await self._run(words, pins, offline=True)
+        except InstallError:
+            await self._run(words, pins)
+
+    async def _run(
+        self, words: Sequence[str], asked: Sequence[str], *, offline: bool = False, patient: bool = True
+    ) -> str:
+        """Run uv to its end: its standard output, or what it said as an InstallError."""
+        await anyio.Path(self.folder / "uv.toml").write_text(_NO_PROJECT)
+        command = [_program(), *words, "--python", self.python, "--color", "never", "--no-progress"]
+        command += ["--no-python-downloads"] + (["--offline"] if offline else [])
+        env = {k: v for k, v in self.env.items() if not k.startswith("PYTHON") and k not in _NOT_OURS}
+        if not patient:
+            env["UV_HTTP_RETRIES"] = "0"
+            env.setdefault("UV_HTTP_TIMEOUT", "10")
+        try:
+            process = await anyio.open_process(
+                command, stdin=subprocess.DEVNULL, cwd=self.folder, env=env, start_new_session=True,
+                # Runs may have a uid of their own and must be able to read what is installed.
+                umask=0o022,
+            )  # fmt: skip
+        except OSError as e:
+            raise InstallError(f"The package installer uv did not start: {e}.", reason="other") from e
+        out, err = await _finish(process)
+        if process.returncode != 0:
+            raise explain(_text(err) + _text(out), asked, code=process.returncode)
+        return _text(out)
+
+
+def index_settings(env: Mapping[str, str]) -> str:
+    """A digest of all that decides which packages uv finds: its variables and its settings files.
+
+    Reads a few small files, so not for the event loop. A digest, because index URLs may hold passwords.
+    """
+    words = [
+        f"{k}={v}" for k, v in sorted(env.items())
+        if k.startswith("UV_") and k not in _NOT_OURS and not k.startswith(_NO_MATTER)
+    ]  # fmt: skip
+    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config")
+    machine = [Path(p) for p in env.get("XDG_CONFIG_DIRS", "").split(":") if p]
+    files = [home / "uv/uv.toml", *(p / "uv/uv.toml" for p in machine), Path("/etc/uv/uv.toml")]
+    if env.get("UV_CONFIG_FILE"):
+        files = [Path(env["UV_CONFIG_FILE"])]
+    for file in files:
+        try:
+            words.append(file.read_text(errors="replace"))
+        except OSError:
+            continue
+    return hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()
+
+
+def _program() -> str:
+    from uv import find_uv_bin  # here, so that a server start does not pay for it
+
+    try:
+        return os.fspath(find_uv_bin())
+    except FileNotFoundError as e:
+        raise InstallError(
+            "The program of the package uv is missing; reinstall it with: pip install --force-reinstall uv",
+            reason="other",
+        ) from e
+
+
+async def _write(path: Path, lines: Sequence[str]) -> None:
+    await anyio.Path(path).write_text("".join(f"{line}\n" for line in lines))
+
+
+async def _finish(process: Process) -> tuple[bytes, bytes]:
+    """Both outputs of a process, each cut to a cap, once it has ended.
+
+    When it has not ended by itself its whole group is killed: uv compiles in children that would go on.
+    """
+    out, err = bytearray(), bytearray()
+    drained = False
+    try:
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(_drain, process.stdout, out)
+            readers.start_soon(_drain, process.stderr, err)
+        drained = True
+        await process.wait()
+    finally:
+        with anyio.move_on_after(_KILL_SECONDS, shield=True):
+            if process.returncode is None or not drained:
+                _kill_group(process.pid)
+            await process.aclose()
+    return bytes(out), bytes(err)
+
+
+async def _drain(stream: ByteReceiveStream | None, into: bytearray) -> None:
+    """Read to the end, so that the writer never blocks, and keep the first bytes."""
+    assert stream is not None  # both were asked for as pipes
+    async for chunk in stream:
+        into += chunk[: max(0, _OUTPUT_BYTES - len(into))]
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,186 @@
+"""The values that cross rooms. Frozen, picklable, without behaviour beyond small derived facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Status = Literal[
+    "ok",             # the code ran to its end
+    "error",          # the code raised
+    "timeout",        # the run's time was up
+    "died",           # the kernel's process ended by itself: exit, signal
+    "out_of_memory",  # the run used more memory than its limit and was stopped
+    "limit",          # another limit stopped the run (output bytes); `cause` names it
+    "cancelled",      # the client, or the person at the terminal, stopped it
+    "shutdown",       # the server went down while it ran
+]
+
+Phase = Literal["queue", "environment", "start", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one run may use. `None` means unlimited."""
+
+    run_seconds: float | None = 100.0
+    memory_bytes: int | None = 2 << 30
+    processes: int | None = 256
+    open_files: int | None = 1024
+    file_bytes: int | None = 1 << 30
+    output_bytes: int | None = 512 << 20
+    tmp_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One call of run_code, as admitted by the policy.
+
+    `code` is cleaned (fences, common indentation, line ends) with its line numbers kept; `requirements` are
+    normalised PEP 508 strings, sorted, without options, paths or URLs.
+    """
+
+    code: str
+    requirements: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """Everything an engine needs to run one request: picklable, no live objects.
+
+    `folder` is the session's folder on this machine: `files/` is the kernel's working directory, `mounts/` its
+    read-only inputs. `spool` is an empty private folder for what is too large to be returned. `uid` is the
+    unprivileged uid of the session when the server is root. `keep_chars` and `image_bytes` bound what is kept in
+    memory of each text (head and tail) and of each image.
+    """
+
+    request: RunRequest
+    name: str
+    folder: Path
+    spool: Path
+    keep_chars: int
+    image_bytes: int
+    uid: int | None = None
+
+
+# ---------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEvent:
+    """A run entered a phase; `detail` is a short text for people ("installing six")."""
+
+    phase: Phase
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """Text as it came, already free of control codes. At most some 64 KB."""
+
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayEvent:
+    """Something rich was shown; `text` is its plain form."""
+
+    text: str
+
+
+Event = PhaseEvent | TextEvent | DisplayEvent
+Emit = Callable[[Event], None]
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text within a budget: `head` and `tail` of `chars` characters (`lines` lines) in all.
+
+    When nothing was left out, `head` is everything and `tail` is empty. `path` is the workspace file
+    that holds the whole text, when there is one.
+    """
+
+    head: str = ""
+    tail: str = ""
+    chars: int = 0
+    lines: int = 0
+    path: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether `head` is the entire text."""
+        return len(self.head) == self.chars
+
+    def __bool__(self) -> bool:
+        return self.chars > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CodeError:
+    """An error of the user's code (or the end of its kernel), in the user's own line numbers."""
+
+    name: str
+    value: str
+    traceback: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """One thing that the code showed. `data` is set for images that may be sent inline.
+
+    `path` is the workspace file that holds it whole (posix, relative), `width` and `height` are pixels.
+    `text` is its plain form for a reader without eyes.
+    """
+
+    mime: str
+    size: int
+    name: str
+    path: str | None = None
+    text: str = ""
+    data: bytes | None = None
+    width: int | None = None
+    height: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file under output/ that the run made or changed. `relative_path` is posix, from the workspace."""
+
+    name: str
+    relative_path: str
+    size: int
+    mime: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """All that one run gave, whichever way it ended.
+
+    `story` is standard output with what was displayed as text in its place. From an engine, texts and displays name
+    files in the spool by `path`; the session moves them to output/. `cause` says in words why a run that is neither
+    ok nor error ended.
+    """
+
+    status: Status
+    isolation: str
+    stdout: Text = field(default_factory=Text)
+    story: Text = field(default_factory=Text)
+    stderr: Text = field(default_factory=Text)
+    result: Text = field(default_factory=Text)
+    error: CodeError | None = None
+    cause: str = ""
+    displays: tuple[Display, ...] = ()
+    displays_left_out: int = 0
+    artifacts: tuple[Artifact, ...] = ()
+    artifacts_left_out: int = 0
+    packages: tuple[str, ...] = ()
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    feedback: tuple[str, ...] = ()

@@ -1,0 +1,103 @@
+"""What the operator allows: a call's arguments → an admitted `RunRequest`, or `Refused` with what to do. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prims import requirements as reqs
+from prims.config import Settings
+from prims.errors import Refused
+from prims.model import RunRequest
+
+_FENCE = re.compile(r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S)
+_PIP = re.compile(r"^[ \t]*[%!][ \t]*(?:uv[ \t]+)?pip3?[ \t]+install[ \t]+(?P<args>[^\n#&|;]+)$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may run, and what its author should know about how it was read."""
+
+    request: RunRequest
+    notes: tuple[str, ...] = ()
+
+
+def admit(
+    settings: Settings, code: str, requirements: Sequence[str] = (), timeout_seconds: float | None = None
+) -> Admitted:
+    """Check a call against the operator's limits.
+
+    Raises:
+        Refused: the code is empty or too long, the time is out of range, or a requirement is not one.
+    """
+    size = len(code.encode("utf-8", "replace"))
+    if size > settings.code_bytes:
+        raise Refused(
+            f"The code has {size:,} bytes; at most {settings.code_bytes:,} are taken. "
+            "Put data into a file and long code into modules in the workspace."
+        )
+    if "\0" in code:
+        raise Refused("The code holds a NUL character, which Python does not take.")
+    cleaned = clean_code(code)
+    if not cleaned.strip():
+        raise Refused("There is no code to run.")
+    wanted = [*requirements, *_pip_lines(cleaned)]
+    parsed = reqs.parse(wanted)
+    notes = tuple(
+        f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored
+    )
+    return Admitted(
+        RunRequest(cleaned, parsed.requirements, settings.limits(_seconds(settings, timeout_seconds))), notes
+    )
+
+
+def _seconds(settings: Settings, wanted: float | None) -> float | None:
+    if wanted is None:
+        return None
+    if not wanted > 0:
+        raise Refused("timeout_seconds must be above 0.")
+    most = settings.max_run_seconds
+    if most is not None and wanted > most:
+        raise Refused(f"timeout_seconds may be at most {most:g} here; split the work or ask for less time.")
+    return wanted
+
+
+def clean_code(code: str) -> str:
+    """The code without what models wrap around it; line numbers stay those of the code as sent.
+
+    Removed are a byte order mark, carriage returns, one outermost markdown fence and an indent that all lines share.
+    """
+    code = code.encode("utf-8", "replace").decode("utf-8").removeprefix("\ufeff")
+    code = code.replace("\r\n", "\n").replace("\r", "\n")
+    fence = _FENCE.match(code)
+    if fence and not _parses(code) and fence["ticks"] not in fence["code"].split("\n"):
+        # The fence's line stays as an empty one, so that line numbers do not move.
+        code = re.sub(r"[^\n]", "", code[: fence.start("code")]) + fence["code"] + "\n"
+    if re.match(r"\s*\n*[ \t]+\S", code) and not _parses(code):
+        dedented = textwrap.dedent(code)
+        if dedented != code:
+            code = dedented
+    return code
+
+
+def _parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _pip_lines(code: str) -> list[str]:
+    """Packages that the code itself asks for by `%pip install` or `!pip install`: there is no network inside, so they
+    are had beforehand like the requirements. Options are left out; what is no plain name stays for pip to refuse."""
+    found: list[str] = []
+    for line in _PIP.finditer(code):
+        for word in line["args"].split():
+            name = word.strip("'\"")
+            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]*\])?([<>=!~]=?=?[A-Za-z0-9.*,<>=!~]+)?", name):
+                found.append(name)
+    return found

@@ -1,0 +1,190 @@
+"""A call's requirements, read before anything runs: which are taken, which are refused and why.
+
+Pure and synchronous. Whatever passes here goes to an installer's input file, one entry a line, so an entry
+can be nothing but a name, extras, versions and a marker: options, paths, URLs and line breaks end here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prims.errors import Refused
+
+MAX_ENTRIES = 100
+MAX_CHARS = 300
+
+_OPTION = re.compile(r"^-|\s-")
+_URL = re.compile(r"://|@|^(?:git|hg|svn|bzr)\+|^file:", re.IGNORECASE)
+_PATH = re.compile(r"[/\\]|^\.|^~(?!=)|^[a-z]:", re.IGNORECASE)
+_ARCHIVE = re.compile(r"\.(?:whl|tar\.gz|tgz|zip|egg|tar\.bz2)$", re.IGNORECASE)
+
+# Modules whose distribution has another name. Where several distributions carry a module, the one that works
+# without a screen and from a wheel is named.
+_DISTRIBUTIONS = {
+    "Bio": "biopython",
+    "Crypto": "pycryptodome",
+    "Cryptodome": "pycryptodomex",
+    "MySQLdb": "mysqlclient",
+    "OpenSSL": "pyOpenSSL",
+    "PIL": "pillow",
+    "Xlib": "python-xlib",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "community": "python-louvain",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "decouple": "python-decouple",
+    "discord": "discord.py",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "PyMuPDF",
+    "git": "GitPython",
+    "github": "PyGithub",
+    "igraph": "python-igraph",
+    "imblearn": "imbalanced-learn",
+    "jose": "python-jose",
+    "jwt": "PyJWT",
+    "kafka": "kafka-python",
+    "ldap": "python-ldap",
+    "magic": "python-magic",
+    "mpl_toolkits": "matplotlib",
+    "multipart": "python-multipart",
+    "nacl": "PyNaCl",
+    "odf": "odfpy",
+    "pkg_resources": "setuptools",
+    "pptx": "python-pptx",
+    "psycopg2": "psycopg2-binary",
+    "pylab": "matplotlib",
+    "ruamel": "ruamel.yaml",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "slugify": "python-slugify",
+    "snappy": "python-snappy",
+    "socks": "PySocks",
+    "telegram": "python-telegram-bot",
+    "umap": "umap-learn",
+    "usb": "pyusb",
+    "websocket": "websocket-client",
+    "win32com": "pywin32",
+    "yaml": "PyYAML",
+    "zmq": "pyzmq",
+}
+_BY_LOWER_NAME = {module.lower(): name for module, name in _DISTRIBUTIONS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a call asked for. `ignored` are entries of the standard library, which every run has anyway."""
+
+    requirements: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def parse(requirements: Sequence[str]) -> Parsed:
+    """Read PEP 508 entries: normalised, each once, sorted. Blank ones and those with a false marker go.
+
+    Raises:
+        Refused: an entry is an option, a path, a URL, malformed or too long; the message names it.
+    """
+    if len(requirements) > MAX_ENTRIES:
+        raise Refused(
+            f"requirements has {len(requirements)} entries; at most {MAX_ENTRIES} are taken. "
+            "List only the packages that the code imports: what they depend on comes by itself."
+        )
+    taken: set[str] = set()
+    ignored: set[str] = set()
+    for entry in requirements:
+        if not entry.strip():
+            continue
+        _check_form(entry)
+        name, normal = _normalise(entry)
+        if _is_standard(name):
+            ignored.add(name)
+        elif normal:
+            taken.add(normal)
+    return Parsed(tuple(sorted(taken)), tuple(sorted(ignored)))
+
+
+def distribution_for(module: str) -> str | None:
+    """The distribution that carries a module of another name (`cv2` → `opencv-python-headless`), if known.
+
+    `module` may be dotted; its case does not matter, and neither does `-` for `_`.
+    """
+    top = module.partition(".")[0].replace("-", "_")
+    found = _DISTRIBUTIONS.get(top) or _BY_LOWER_NAME.get(top.lower())
+    return None if found is None or found == top else found
+
+
+def shown(entry: str, length: int = 80) -> str:
+    """The entry for a message: on one line, without control characters, shortened."""
+    return repr(entry if len(entry) <= length else entry[: length - 1] + "…")
+
+
+def _check_form(entry: str) -> None:
+    """Refuse what is no plain requirement, before a parser sees it."""
+    if len(entry) > MAX_CHARS:
+        raise Refused(
+            f"The requirement {shown(entry)} is longer than {MAX_CHARS} characters; give a name and versions."
+        )
+    if not entry.strip().isprintable():
+        raise Refused(
+            f"The requirement {shown(entry)} holds a line break or control character; "
+            'give each package its own entry, like ["pandas", "six>=1.16"].'
+        )
+    text = entry.strip()
+    if _OPTION.search(text):
+        raise Refused(
+            f"The requirement {shown(entry)} holds an installer option; options are not taken here. "
+            "Give package names and versions only; the operator of this server chooses the package index."
+        )
+    plain = text.partition(";")[0].strip()
+    if _URL.search(plain):
+        raise Refused(
+            f"The requirement {shown(entry)} points to a URL or repository; "
+            'only packages of the package index are taken, by name, like "six" or "six>=1.16".'
+        )
+    if _PATH.search(plain) or _ARCHIVE.search(plain):
+        raise Refused(
+            f"The requirement {shown(entry)} is a file or folder; "
+            'only packages of the package index are taken, by name, like "six" or "six>=1.16".'
+        )
+
+
+def _normalise(entry: str) -> tuple[str, str | None]:
+    """The name as written, and the entry in its normal form: None when its marker does not hold here."""
+    # Imported here: packaging costs milliseconds, and most calls bring no requirements.
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    try:
+        requirement = Requirement(entry.strip())
+        holds = requirement.marker is None or requirement.marker.evaluate()
+    except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName) as e:
+        raise Refused(
+            f"The requirement {shown(entry)} cannot be read as a package with optional versions. "
+            'Give each package its own entry, like ["pandas", "six>=1.16", "uvicorn[standard]==0.30.*"].'
+        ) from e
+    if requirement.url:
+        raise Refused(f"The requirement {shown(entry)} points to a URL; only names and versions are taken.")
+    extras = ",".join(sorted(canonicalize_name(extra) for extra in requirement.extras))
+    name = canonicalize_name(requirement.name) + (f"[{extras}]" if extras else "")
+    normal = f"{name}{requirement.specifier}"
+    return requirement.name, normal if holds else None
+
+
+def _is_standard(name: str) -> bool:
+    """Whether a name is the standard library's ("json", "os.path").
+
+    Models list them often. Their namesakes on the package index are abandoned backports or squatters that at
+    best do nothing and at worst shadow the real module.
+    """
+    return name.partition(".")[0].lower() in _STANDARD
+
+
+_STANDARD = frozenset(name.lower() for name in sys.stdlib_module_names)

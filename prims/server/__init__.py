@@ -1,0 +1,1 @@
+"""The MCP face: tools, rendering, transports. The only room that imports `mcp`."""

@@ -1,0 +1,126 @@
+"""The parts behind the tools, brought up in the background so that the first reply never waits for them."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+
+from prims.config import Settings
+from prims.errors import PrimsError, ShuttingDown
+from prims.session.state import state_folder, sweep
+from prims.session.table import Session, SessionTable
+
+_log = logging.getLogger(__name__)
+
+# How long the preparation waits for a first request to be answered before it begins by itself.
+_FIRST_REPLY_SECONDS = 2.0
+# Most of two seconds: a client that closes stdin kills what has not ended by then.
+_CLOSE_SECONDS = 1.9
+
+
+class Host:
+    """One server's sessions and engine. Everything slow happens after the first reply, or when it is needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._answered = anyio.Event()
+        self._up = anyio.Event()
+        self._closing = anyio.Event()
+        self._down = anyio.Event()
+        self._table: SessionTable | None = None
+        self._problem: PrimsError | None = None
+        self._default: Session | None = None
+        self._making = anyio.Lock()
+
+    def answered(self) -> None:
+        """The first request has been answered: what is slow may begin."""
+        self._answered.set()
+
+    async def table(self) -> SessionTable:
+        """The sessions, as soon as they are there.
+
+        Raises:
+            PrimsError: they cannot be had; the message says why.
+        """
+        self._answered.set()
+        await self._up.wait()
+        if self._problem is not None:
+            raise self._problem
+        if self._table is None:
+            raise ShuttingDown("The server is shutting down.")
+        return self._table
+
+    async def process_session(self) -> Session:
+        """The session of this process: the default of a client that has the server to itself."""
+        table = await self.table()
+        async with self._making:
+            if self._default is None:
+                self._default = await table.create()
+            return self._default
+
+    async def live(self) -> None:
+        """Bring everything up, keep it until `close`, take it down; in one task, as what it opens must be."""
+        # A cancelled server still takes everything down in order; `close` says when.
+        with anyio.CancelScope(shield=True):
+            await self._live()
+
+    async def _live(self) -> None:
+        with anyio.move_on_after(_FIRST_REPLY_SECONDS):
+            await self._answered.wait()
+        try:
+            # The imports are most of a second, and would hold up the first reply.
+            local = await anyio.to_thread.run_sync(importlib.import_module, "prims.engine.local")
+            await anyio.to_thread.run_sync(sweep, self.settings.state_dir)
+            with state_folder(self.settings.state_dir) as state:
+                async with (
+                    local.LocalEngine(self.settings, state) as engine,
+                    SessionTable(self.settings, engine, state, engine.make_session_folder) as table,
+                ):
+                    self._table = table
+                    self._up.set()
+                    await self._until_closed(engine.prepare)
+                    self._table = None
+        except PrimsError as problem:
+            self._problem = problem
+            self._up.set()
+        finally:
+            self._down.set()
+
+    async def _until_closed(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._prepare, prepare)
+            await self._closing.wait()
+            group.cancel_scope.cancel()
+
+    @staticmethod
+    async def _prepare(prepare: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await prepare()
+        except PrimsError as problem:
+            # Each call says it too, and may find that it has been mended.
+            _log.warning("%s", problem)
+
+    async def close(self) -> None:
+        """End every run, remove every folder."""
+        self._closing.set()
+        self._answered.set()
+        await self._down.wait()
+
+
+@asynccontextmanager
+async def running_host(settings: Settings) -> AsyncIterator[Host]:
+    """A host whose parts come up in the background; leaving ends every run and removes every folder."""
+    host = Host(settings)
+    async with anyio.create_task_group() as group:
+        group.start_soon(host.live)
+        try:
+            yield host
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+                await host.close()
+            group.cancel_scope.cancel()

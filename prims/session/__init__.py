@@ -1,0 +1,1 @@
+"""Sessions: who may reach which workspace, and for how long."""

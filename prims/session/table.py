@@ -1,0 +1,274 @@
+"""Key → session: who may use which workspace, the queue before the machine, and the end of both."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from prims.config import Settings
+from prims.engine.base import Engine
+from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
+from prims.feedback import advice
+from prims.model import Emit, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
+from prims.session.workspace import adopt, changes, snapshot
+from prims.stopping import Stop, StopReason
+from prims.trees import remove_tree
+
+_log = logging.getLogger(__name__)
+
+MakeFolder = Callable[[Path], Awaitable[int | None]]
+_MOST_ARTIFACTS = 100
+_CLOSE_SECONDS = 1.5
+
+
+class Run:
+    """One run of a session. It belongs to the session: whoever asked for it may wait, stop it, or leave it."""
+
+    def __init__(self, request: RunRequest, emit: Emit) -> None:
+        self.request = request
+        self.emit = emit
+        self.stop = Stop()
+        self._done = anyio.Event()
+        self._result: RunResult | None = None
+        self._problem: PrimsError | None = None
+
+    async def wait(self) -> RunResult:
+        """The result. Waiting may be cancelled; the run goes on.
+
+        Raises:
+            PrimsError: what kept the run from giving a result.
+        """
+        await self._done.wait()
+        if self._problem is not None:
+            raise self._problem
+        assert self._result is not None
+        return self._result
+
+    def _finish(self, result: RunResult | None, problem: PrimsError | None = None) -> None:
+        self._result, self._problem = result, problem
+        self._done.set()
+
+
+class Session:
+    """A workspace and its runs. `id` is a secret of the client it was made for."""
+
+    def __init__(self, id: str, folder: Path, uid: int | None) -> None:
+        self.id = id
+        self.folder = folder
+        self.uid = uid
+        self.used = time.monotonic()
+        self.runs: set[Run] = set()
+        self._numbers = 0
+
+    @property
+    def files(self) -> Path:
+        """The working directory of the session's code."""
+        return self.folder / "files"
+
+    def next_name(self) -> str:
+        """A name for the next run, for people: run1, run2, …"""
+        self._numbers += 1
+        return f"run{self._numbers}"
+
+
+class SessionTable:
+    """All sessions of this server. Use as `async with`; leaving ends every run and removes every folder.
+
+    Args:
+        state: this server's own folder, removed by its owner.
+        make_folder: makes a session's folder and gives its uid, when runs must have one of their own.
+    """
+
+    def __init__(self, settings: Settings, engine: Engine, state: Path, make_folder: MakeFolder) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._state = state
+        self._make_folder = make_folder
+        self._sessions: dict[str, Session] = {}
+        self._turns = anyio.Semaphore(settings.concurrent_runs)
+        self._waiting = 0
+        self._closing = False
+        self._stack = AsyncExitStack()
+        self._group: TaskGroup | None = None
+        self._names = 0
+
+    async def __aenter__(self) -> SessionTable:
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            self._closing = True
+            runs = [run for session in self._sessions.values() for run in session.runs]
+            for run in runs:
+                run.stop.set("shutdown")
+            with anyio.move_on_after(_CLOSE_SECONDS):
+                for run in runs:
+                    await run._done.wait()
+        # Outside of that scope: a task group is left in the reverse order of how scopes were entered.
+        assert self._group is not None
+        self._group.cancel_scope.cancel()
+        await self._stack.aclose()
+        with anyio.CancelScope(shield=True):
+            for session in list(self._sessions.values()):
+                await self._remove(session)
+
+    async def create(self) -> Session:
+        """A new session with an empty workspace and an unguessable id."""
+        if self._closing:
+            raise ShuttingDown("The server is shutting down.")
+        self._names += 1
+        folder = self._state / f"w{self._names}"
+        uid = await self._make_folder(folder)
+        session = Session("s_" + secrets.token_hex(16), folder, uid)
+        self._sessions[session.id] = session
+        return session
+
+    def get(self, id: str) -> Session:
+        """The session of that id.
+
+        Raises:
+            UnknownSession: there is none, or no longer.
+        """
+        session = self._sessions.get(id)
+        if session is None:
+            raise UnknownSession(
+                "This session_id is unknown here, or its session has ended and its files are gone. "
+                "Leave session_id out to go on in a valid session."
+            )
+        session.used = time.monotonic()
+        return session
+
+    async def _remove(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        await anyio.to_thread.run_sync(remove_tree, session.folder)
+
+    def start(self, session: Session, request: RunRequest, emit: Emit) -> Run:
+        """Begin a run, now or when its turn comes.
+
+        Raises:
+            Busy: as many calls are waiting as the operator allows.
+            ShuttingDown: no new runs are taken.
+        """
+        if self._closing or self._group is None:
+            raise ShuttingDown("The server is shutting down.")
+        if self._turns.value == 0 and self._waiting >= self._settings.queued_runs:
+            raise Busy(
+                f"{self._settings.concurrent_runs} runs are under way and {self._waiting} more are waiting, "
+                "which is all this server takes. Try again in a moment."
+            )
+        run = Run(request, emit)
+        session.runs.add(run)
+        self._group.start_soon(self._work, session, run)
+        return run
+
+    async def _work(self, session: Session, run: Run) -> None:
+        try:
+            run._finish(await self._turn(session, run))
+        except PrimsError as problem:
+            run._finish(None, problem)
+        except Exception:
+            # The outermost line of a run: a bug of ours must not take the other runs with it.
+            _log.exception("a run failed inside PRIMS")
+            run._finish(None, PrimsError("PRIMS failed while running this code; its log says how."))
+        except BaseException:
+            run._finish(None, ShuttingDown("The server was shut down while this call was running."))
+            raise
+        finally:
+            session.runs.discard(run)
+            session.used = time.monotonic()
+
+    async def _turn(self, session: Session, run: Run) -> RunResult:
+        """Wait for a turn, then run."""
+        begun = time.monotonic()
+        if self._turns.value == 0:
+            run.emit(PhaseEvent("queue", f"{self._waiting} ahead"))
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            queued = time.monotonic() - begun
+            return await self._run(session, run, queued)
+        finally:
+            self._turns.release()
+
+    async def _run(self, session: Session, run: Run, queued: float) -> RunResult:
+        name = session.next_name()
+        self._names += 1
+        spool = self._state / f"p{self._names}"
+        spool.mkdir(mode=0o700)
+        try:
+            before = await anyio.to_thread.run_sync(snapshot, session.files)
+            spec = SandboxSpec(
+                request=run.request,
+                name=f"r{self._names}",
+                folder=session.folder,
+                spool=spool,
+                keep_chars=self._settings.reply_chars,
+                image_bytes=self._settings.image_bytes,
+                uid=session.uid,
+            )
+            result = await self._engine.run(spec, run.emit, run.stop)
+            result = await anyio.to_thread.run_sync(_move_in, session, name, spool, result)
+            after = await anyio.to_thread.run_sync(snapshot, session.files)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_tree, spool)
+        files = changes(before, after)
+        feedback = list(result.feedback)
+        if not after.complete:
+            feedback.append("output/ holds more files than are looked at; the list is not complete.")
+        result = replace(
+            result,
+            artifacts=tuple(files[:_MOST_ARTIFACTS]),
+            artifacts_left_out=max(0, len(files) - _MOST_ARTIFACTS),
+            seconds={"queue": queued, **result.seconds},
+        )
+        return replace(result, feedback=(*feedback, *advice(run.request, result, self._settings)))
+
+    def stop_all(self, session: Session, reason: StopReason) -> None:
+        """Ask every run of a session to end."""
+        for run in session.runs:
+            run.stop.set(reason)
+
+
+def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunResult:
+    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told."""
+    moved: dict[str, str | None] = {}
+
+    def place(path: str | None) -> str | None:
+        if path is None:
+            return None
+        if path not in moved:
+            moved[path] = adopt(session.files, spool / path, f"{run}-{path}", session.uid)
+        return moved[path]
+
+    def text(value: Text) -> Text:
+        return replace(value, path=place(value.path))
+
+    displays = []
+    for display in result.displays:
+        path = place(display.path)
+        displays.append(replace(display, path=path, name=path.rsplit("/", 1)[-1] if path else display.name))
+    return replace(
+        result,
+        stdout=text(result.stdout),
+        story=text(result.story),
+        stderr=text(result.stderr),
+        result=text(result.result),
+        displays=tuple(displays),
+    )

@@ -1,0 +1,177 @@
+"""One session's folder: the only place where the server touches files that hostile code can write.
+
+Everything goes through directory descriptors and `O_NOFOLLOW`: a name is opened, then looked at, never the other way
+round, so no link planted in between leads anywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prims.errors import Refused
+from prims.model import Artifact
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MOST_ENTRIES = 20_000
+_DEEPEST = 32
+
+# Where a file stood when it was last looked at: a change of any of these is a change of the file.
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The regular files below output/ at one moment. `complete` is False when there were too many to look at."""
+
+    files: dict[str, Stamp]
+    complete: bool = True
+
+
+def open_beneath(root: Path, relative: str) -> int:
+    """A descriptor of the regular file `relative` below `root`; the caller closes it.
+
+    Raises:
+        Refused: the path leaves the folder, goes through a link, or is not a regular file.
+    """
+    parts = checked_parts(relative)
+    folder = os.open(root, _FOLDER)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        raise Refused(f"There is no file {relative!r} in this session's workspace.") from None
+    except (OSError, ValueError):
+        raise Refused(f"{relative!r} is not a plain file of this session's workspace.") from None
+    finally:
+        os.close(folder)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise Refused(f"{relative!r} is not a plain file of this session's workspace.")
+    return descriptor
+
+
+def checked_parts(relative: str) -> list[str]:
+    """The components of a relative posix path, or a refusal that says what is wrong with it."""
+    if "\0" in relative or len(relative) > 4000:
+        raise Refused("A path is a short text without NUL characters.")
+    if relative.startswith("/"):
+        raise Refused(f"Give a path relative to the workspace, such as output/table.csv, not {relative!r}.")
+    parts = [p for p in relative.split("/") if p not in ("", ".")]
+    if not parts or ".." in parts:
+        raise Refused(f"{relative!r} does not name a file inside the workspace.")
+    return parts
+
+
+def snapshot(files: Path) -> Snapshot:
+    """What lies below output/ now; bounded in time, whatever was planted there."""
+    found: dict[str, Stamp] = {}
+    complete = True
+    for name, status in _walk(files):
+        if len(found) >= _MOST_ENTRIES:
+            complete = False
+            break
+        found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return Snapshot(found, complete)
+
+
+def changes(before: Snapshot, after: Snapshot) -> list[Artifact]:
+    """Files that are new in `after` or differ from `before`, by path."""
+    new = [name for name, stamp in after.files.items() if before.files.get(name) != stamp]
+    return [_artifact(name, after.files[name][1]) for name in sorted(new)]
+
+
+def _artifact(name: str, size: int) -> Artifact:
+    mime = mimetypes.guess_type(name, strict=False)[0] or "application/octet-stream"
+    return Artifact(name.rsplit("/", 1)[-1], f"output/{name}", size, mime)
+
+
+def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Regular files below output/, by posix path relative to it; links and devices are not files of ours."""
+    try:
+        top = os.open("output", _FOLDER, dir_fd=(root := os.open(files, _FOLDER)))
+    except OSError:
+        return
+    finally:
+        with contextlib.suppress(UnboundLocalError, OSError):
+            os.close(root)
+    pending = [("", top)]
+    seen = 0
+    try:
+        while pending:
+            prefix, folder = pending.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if seen > 4 * _MOST_ENTRIES:
+                            return
+                        name = prefix + entry.name
+                        if not _is_text(name):
+                            continue
+                        with contextlib.suppress(OSError):
+                            if entry.is_dir(follow_symlinks=False):
+                                if name.count("/") < _DEEPEST and len(pending) < 200:
+                                    pending.append((name + "/", os.open(entry.name, _FOLDER, dir_fd=folder)))
+                            elif entry.is_file(follow_symlinks=False):
+                                yield name, entry.stat(follow_symlinks=False)
+            except OSError:
+                pass
+            finally:
+                os.close(folder)
+    finally:
+        for _, folder in pending:
+            os.close(folder)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be told and asked for as it is: valid UTF-8, without control characters."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return name.isprintable()
+
+
+def adopt(files: Path, spooled: Path, name: str, uid: int | None) -> str | None:
+    """Move a file of ours to output/`name` (or a like name that is free); its path from the workspace, or None.
+
+    The code may still be running: nothing of it is followed or overwritten.
+    """
+    stem, dot, suffix = name.rpartition(".")
+    folder = -1
+    root = os.open(files, _FOLDER)
+    try:
+        with contextlib.suppress(FileExistsError, OSError):
+            os.mkdir("output", 0o755, dir_fd=root)
+            if uid is not None:
+                os.chown("output", uid, uid, dir_fd=root, follow_symlinks=False)
+        folder = os.open("output", _FOLDER, dir_fd=root)
+        for attempt in range(20):
+            free = name if not attempt else f"{stem}-{attempt}{dot}{suffix}"
+            try:
+                # A hard link never replaces what is there, and never follows it; the spool's own name goes next.
+                os.link(spooled, free, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                continue
+            os.unlink(spooled)
+            if uid is not None:
+                os.chown(free, uid, uid, dir_fd=folder, follow_symlinks=False)
+            return f"output/{free}"
+    except OSError:
+        return None
+    finally:
+        os.close(root)
+        if folder >= 0:
+            os.close(folder)
+    return None
