@@ -174,7 +174,9 @@ class Kernel:
         async with anyio.create_task_group() as readers:
             for stream, pipe in self._pipes.items():
                 readers.start_soon(self._read_pipe, stream, pipe, relay, order, stop)
-            request = self._client.execute(code, allow_stdin=False, stop_on_error=False, reply=False)
+            request = self._client.execute(
+                code, store_history=False, allow_stdin=False, stop_on_error=False, reply=False
+            )
             readers.start_soon(self._read_output, request, relay, order, idle, stop)
             async with anyio.create_task_group() as watchers:
                 watchers.start_soon(self._await_reply, request, idle, reply, over)

@@ -125,8 +125,8 @@ def render(result: RunResult, session_id: str, settings: Settings) -> tuple[list
         if error.line is not None and error.line > 0:
             error_fields["line"] = error.line
         shown = traceback
-        if f"{error.name}: {error.value[:40]}" not in shown:
-            shown = f"{shown}\n{error.name}: {error_value}".strip()
+        if not any(error.name in line for line in shown.splitlines()):
+            shown = f"{shown}\n{error.name}: {error_value}".strip("\n")
         parts += _section("error", shown)
     parts += _section("shown", _display_lines(result, attached, per_display))
     parts += _section("files", _artifact_lines(result))

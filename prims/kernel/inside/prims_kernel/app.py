@@ -13,7 +13,7 @@ import zmq
 from ipykernel.displayhook import ZMQDisplayHook
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
-from traitlets import Type
+from traitlets import Type, default
 
 from prims_kernel import figures, once, order
 from prims_kernel.shell import OnceShell, ScriptCompiler
@@ -62,6 +62,10 @@ class OnceApp(App):
     So C code, child processes and Python share one ordered stream each, and what was written survives any death.
     """
 
+    @default("session")
+    def _session_default(self) -> order.OrderedSession:
+        return order.OrderedSession(parent=self)
+
     def init_io(self) -> None:
         # Unbuffered: what was printed has left this process, whatever becomes of it next.
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -92,10 +96,12 @@ def main(argv: list[str]) -> None:
     ]
     os.umask(0o022)
     if run_once:
-        app = OnceApp.instance(kernel_class=OnceKernel, session_class=order.OrderedSession)
+        app = OnceApp.instance(kernel_class=OnceKernel)
     else:
         app = App.instance()
     app.initialize([*argv, *config])
     if run_once:
         once.prepare(app.shell)
+    else:
+        once.add_working_directory()
     app.start()

@@ -19,6 +19,8 @@ from prims_kernel.shell import SCRIPT, script_path
 # How long threads that the code left running may go on before they are stopped with everything else.
 THREAD_SECONDS = 5.0
 
+_KERNELS_OWN = frozenset({"zmq", "ipykernel", "IPython", "tornado", "jupyter_client", "jupyter_core", "traitlets"})
+
 _own_threads: list[threading.Thread] = []
 _at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
@@ -26,12 +28,19 @@ _at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 def prepare(shell: Any) -> None:
     """Make this process look like `python main.py` to the code that is about to run."""
     sys.argv = [SCRIPT]
+    add_working_directory()
     sys.modules["__main__"].__dict__["__file__"] = script_path()
     sys.breakpointhook = _no_breakpoint
     _own_threads.extend(threading.enumerate())
     figures.seed_font_cache(sys.path)
     _record_at_exit()
     _teach_multiprocessing(shell)
+
+
+def add_working_directory() -> None:
+    """Modules beside the code can be imported, but never in place of the standard library's."""
+    at = next((i for i, path in enumerate(sys.path) if path.endswith("site-packages")), len(sys.path))
+    sys.path.insert(at, os.getcwd())  # noqa: PTH109
 
 
 def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
@@ -42,10 +51,12 @@ def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
 
 
 def _record_at_exit() -> None:
-    # What was registered before this belongs to the kernel, and never runs: the process is killed.
-    unregister = atexit.unregister
+    # What the kernel registers, before this or later, never runs: the process is killed.
+    register, unregister = atexit.register, atexit.unregister
 
     def record(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _KERNELS_OWN:
+            return register(func, *args, **kwargs)
         _at_exit.append((func, args, kwargs))
         return func
 
@@ -113,11 +124,10 @@ def _teach_multiprocessing(shell: Any) -> None:
 
 
 def _write_main(shell: Any) -> str:
-    source = shell.user_ns.get("In", [""])[-1]
     folder = tempfile.mkdtemp(prefix="main-")
     path = os.path.join(folder, SCRIPT)  # noqa: PTH118
     with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(main_for_workers(source, shell.transform_cell))
+        file.write(main_for_workers(shell.source, shell.transform_cell))
     return path
 
 

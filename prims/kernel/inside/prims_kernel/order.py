@@ -21,6 +21,7 @@ KEY = "prims_order"
 LARGEST = 16 << 20
 
 _pipes = [os.dup(1), os.dup(2)]
+_pid = os.getpid()
 _lock = threading.Lock()
 _count = 0
 
@@ -54,10 +55,20 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "data": kept}
 
 
+def _from_child(msg_or_type: Any, content: Any) -> None:
+    """A forked child has no sockets of its own: what it shows becomes text."""
+    content = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
+    data = content.get("data") if isinstance(content, dict) else None
+    if isinstance(data, dict) and "text/plain" in data:
+        print(data["text/plain"], flush=True)
+
+
 class OrderedSession(Session):  # type: ignore[misc]
     """A session that marks what must keep its place among the text."""
 
     def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() != _pid:
+            return _from_child(msg_or_type, content)
         if isinstance(msg_or_type, dict):
             if msg_or_type.get("header", {}).get("msg_type") in ORDERED:
                 msg_or_type["content"] = _bounded(msg_or_type["content"])

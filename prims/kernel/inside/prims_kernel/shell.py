@@ -8,7 +8,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import ipykernel.zmqshell
@@ -25,11 +25,16 @@ def script_path() -> str:
 
 
 _start_folder = os.getcwd()  # noqa: PTH109
+_pid = os.getpid()
+
+
+def _folder_of(module_file: str | None) -> str:
+    return os.path.dirname(os.path.abspath(module_file or "")) + os.sep  # noqa: PTH100, PTH120
+
+
 # Frames of these are machinery around the code, not part of what the user wrote or called.
-_machinery = tuple(
-    os.path.dirname(os.path.abspath(f or "")) + os.sep  # noqa: PTH100, PTH120
-    for f in (ipykernel.zmqshell.__file__, sys.modules["IPython"].__file__, __file__, asyncio.__file__)
-)
+_machinery = tuple(map(_folder_of, (ipykernel.zmqshell.__file__, sys.modules["IPython"].__file__, __file__)))
+_outermost = (*_machinery, _folder_of(asyncio.__file__), "<frozen")
 
 
 def _warn(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -66,13 +71,14 @@ def _no_running_loop() -> Iterator[None]:
 
 
 def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
-    """Drop the machinery's frames from the front of an exception and of all that it chains to."""
+    """Drop the machinery's frames from an exception and all that it chains to."""
     if id(error) in seen:
         return
     seen.add(id(error))
     stack = error.stack
-    while stack and (stack[0].filename.startswith(_machinery) or stack[0].filename.startswith("<frozen")):
+    while stack and stack[0].filename.startswith(_outermost):
         del stack[0]
+    stack[:] = [frame for frame in stack if not frame.filename.startswith(_machinery)]
     for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
         if other is not None:
             _user_frames(other, seen)
@@ -99,6 +105,8 @@ def _text(value: BaseException) -> str:
 class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: ignore[misc]
     """See the module. One cell, then the process is thrown away."""
 
+    source = ""
+
     def init_environment(self) -> None:
         os.environ.update(TERM="dumb", NO_COLOR="1", PAGER="cat", GIT_PAGER="cat")
 
@@ -113,9 +121,20 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
     def system(self, cmd: str) -> None:
         self.system_raw(cmd)
 
-    def run_cell(self, *args: Any, **kwargs: Any) -> Any:
+    def _tee(self, channel: str) -> AbstractContextManager[None]:
+        """No copy of all output in memory, as IPython's history keeps one."""
+        return nullcontext()
+
+    def run_cell(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
+        self.source = raw_cell
         with _no_running_loop():
-            return self._without_clean_exit(super().run_cell(*args, **kwargs))
+            result = self._without_clean_exit(super().run_cell(raw_cell, *args, **kwargs))
+        if os.getpid() != _pid:
+            # A forked child has come to the end of the code: as a script it ends here.
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(0 if result.success else 1)
+        return result
 
     async def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:
         return self._without_clean_exit(await super().run_cell_async(*args, **kwargs))
@@ -157,6 +176,9 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         self._showtraceback(SystemExit, SystemExit(text), [f"SystemExit: {text}"])
 
     def _showtraceback(self, kind: Any, value: Any, lines: list[str]) -> None:
+        if os.getpid() != _pid:
+            print(*lines, sep="\n", file=sys.stderr)
+            return
         super()._showtraceback(kind, _shown(value), lines)
 
 
