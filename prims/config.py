@@ -49,18 +49,10 @@ class Settings:
     )
     code_bytes: int = _setting(200_000, "longest code of one call", unit="bytes", least=1)
     run_seconds: float = _setting(100.0, "time a run has when the call names none", unit="seconds", least=0.1)
-    max_run_seconds: float | None = _setting(
-        600.0, "longest time a call may ask for", unit="seconds", least=0.1
-    )
-    install_seconds: float = _setting(
-        180.0, "time to resolve and install a call's packages", unit="seconds", least=1
-    )
-    output_bytes: int | None = _setting(
-        512 << 20, "text and displays one run may publish", unit="bytes", least=1024
-    )
-    memory_bytes: int | None = _setting(
-        2 << 30, "memory of one run, all its processes", unit="bytes", least=256 << 20
-    )
+    max_run_seconds: float | None = _setting(600.0, "longest time a call may ask for", unit="seconds", least=0.1)
+    install_seconds: float = _setting(180.0, "time to resolve and install a call's packages", unit="seconds", least=1)
+    output_bytes: int | None = _setting(512 << 20, "text and displays one run may publish", unit="bytes", least=1024)
+    memory_bytes: int | None = _setting(2 << 30, "memory of one run, all its processes", unit="bytes", least=256 << 20)
     processes: int | None = _setting(256, "processes and threads of one run", least=32)
     open_files: int | None = _setting(1024, "open files of one process", least=64)
     file_bytes: int | None = _setting(1 << 30, "largest file a run may write", unit="bytes", least=1 << 20)
@@ -70,9 +62,7 @@ class Settings:
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
     image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
     images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)
-    session_idle_seconds: float = _setting(
-        1800.0, "time after which an unused session ends", unit="seconds", least=1
-    )
+    session_idle_seconds: float = _setting(1800.0, "time after which an unused session ends", unit="seconds", least=1)
 
     def limits(self, timeout_seconds: float | None = None) -> Limits:
         """The limits of one run; the call's own time limit, when given, was checked by the policy."""
@@ -87,9 +77,7 @@ class Settings:
         )
 
 
-def load(
-    flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None
-) -> Settings:
+def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from `flags` (field name → text, None = not given), then `PRIMS_*`, then defaults.
 
     Raises:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 Status = Literal[
-    "ok",             # the code ran to its end
-    "error",          # the code raised
-    "timeout",        # the run's time was up
-    "died",           # the kernel's process ended by itself: exit, signal
+    "ok",  # the code ran to its end
+    "error",  # the code raised
+    "timeout",  # the run's time was up
+    "died",  # the kernel's process ended by itself: exit, signal
     "out_of_memory",  # the run used more memory than its limit and was stopped
-    "limit",          # another limit stopped the run (output bytes); `cause` names it
-    "cancelled",      # the client, or the person at the terminal, stopped it
-    "shutdown",       # the server went down while it ran
+    "limit",  # another limit stopped the run (output bytes); `cause` names it
+    "cancelled",  # the client, or the person at the terminal, stopped it
+    "shutdown",  # the server went down while it ran
 ]
 
 Phase = Literal["queue", "environment", "start", "run"]

@@ -13,7 +13,9 @@ from prims.config import Settings
 from prims.errors import Refused
 from prims.model import RunRequest
 
-_FENCE = re.compile(r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S)
+_FENCE = re.compile(
+    r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S
+)
 _PIP = re.compile(r"^[ \t]*[%!][ \t]*(?:uv[ \t]+)?pip3?[ \t]+install[ \t]+(?P<args>[^\n#&|;]+)$", re.M)
 
 
@@ -46,9 +48,7 @@ def admit(
         raise Refused("There is no code to run.")
     wanted = [*requirements, *_pip_lines(cleaned)]
     parsed = reqs.parse(wanted)
-    notes = tuple(
-        f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored
-    )
+    notes = tuple(f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored)
     return Admitted(
         RunRequest(cleaned, parsed.requirements, settings.limits(_seconds(settings, timeout_seconds))), notes
     )
@@ -98,6 +98,8 @@ def _pip_lines(code: str) -> list[str]:
     for line in _PIP.finditer(code):
         for word in line["args"].split():
             name = word.strip("'\"")
-            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]*\])?([<>=!~]=?=?[A-Za-z0-9.*,<>=!~]+)?", name):
+            if re.fullmatch(
+                r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]*\])?([<>=!~]=?=?[A-Za-z0-9.*,<>=!~]+)?", name
+            ):
                 found.append(name)
     return found

@@ -101,7 +101,9 @@ class LocalEngine:
                     box = make_box(folder, spec.folder, environment.layers, spec.request.limits, spec.uid)
                     layers = walls.places(box).layers
                     python, app_data = base_python().executable, self._environments.app_data
-                    await anyio.to_thread.run_sync(lambda: create_venv(box.venv, layers, python=python, app_data=app_data))
+                    await anyio.to_thread.run_sync(
+                        lambda: create_venv(box.venv, layers, python=python, app_data=app_data)
+                    )
                 with clock.phase("start"):
                     async with AsyncExitStack() as stack:
                         kernel = await alongside(

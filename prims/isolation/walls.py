@@ -111,7 +111,7 @@ def base_python() -> BasePython:
 
 def server_homes() -> tuple[str, ...]:
     """The home directories of the server's user: of the account and of the environment, where they differ."""
-    homes = [os.path.expanduser("~")]  # noqa: PTH111  (Path.home() raises where there is none)
+    homes = [os.path.expanduser("~")]
     with suppress(KeyError):
         homes.append(pwd.getpwuid(os.getuid()).pw_dir)
     return tuple(sorted({os.path.realpath(home) for home in homes if home.startswith("/")}))

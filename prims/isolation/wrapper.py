@@ -14,7 +14,6 @@ CONFIG_JSON is an object; every key is optional:
 """
 
 # pathlib would lengthen every start of a sandbox.
-# ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
 

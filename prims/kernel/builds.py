@@ -80,9 +80,7 @@ class Builds(Generic[T]):
             if build.scope.cancel_called:
                 self._forget(key, build)
 
-    async def _run(
-        self, key: tuple[str, ...], build: _Build[T], make: Callable[[Tell], Awaitable[T]]
-    ) -> None:
+    async def _run(self, key: tuple[str, ...], build: _Build[T], make: Callable[[Tell], Awaitable[T]]) -> None:
         try:
             with build.scope:
                 build.result = (await make(build.tell),)

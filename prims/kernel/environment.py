@@ -86,9 +86,7 @@ class Environments:
     loop, and of processes that share `settings.cache_dir`.
     """
 
-    def __init__(
-        self, settings: Settings, tool_env: Mapping[str, str], *, installer: Installer | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, tool_env: Mapping[str, str], *, installer: Installer | None = None) -> None:
         try:
             self._default = parse(settings.default_packages).requirements
         except Refused as e:
@@ -130,9 +128,7 @@ class Environments:
         """
         return (await self._base_now(tell))[1]
 
-    async def for_requirements(
-        self, requirements: tuple[str, ...], tell: Tell = lambda text: None
-    ) -> Environment:
+    async def for_requirements(self, requirements: tuple[str, ...], tell: Tell = lambda text: None) -> Environment:
         """The base and what `requirements` (as `prims.requirements.parse` gives them) need, within
         `install_seconds`.
 
@@ -164,9 +160,7 @@ class Environments:
             if all(layers):
                 return base, Environment(tuple(p for p in layers if p), base.pins)
         try:
-            environment = await self._builds.shared(
-                ("base",), self._make_base, tell, self._seconds, keep=True
-            )
+            environment = await self._builds.shared(("base",), self._make_base, tell, self._seconds, keep=True)
         except TimeoutError:
             raise self._late() from None
         assert self._base is not None  # set by the build that has just succeeded
@@ -328,7 +322,6 @@ def _disk(cache: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise InstallError(
-            f"The package cache {cache} cannot be used: {e.strerror or e}. "
-            "It must be writable and have free space.",
+            f"The package cache {cache} cannot be used: {e.strerror or e}. It must be writable and have free space.",
             reason="other",
         ) from e

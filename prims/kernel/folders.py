@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prims.isolation.walls import Box
 from prims.model import Limits
+from prims.trees import remove_tree
 
 KERNEL_FILES = Path(__file__).parent / "inside"
 # A unix socket's path has room for 107 bytes; ours end in "/s/k12345678/s-5".
@@ -22,9 +23,20 @@ def make_box(run: Path, session: Path, layers: tuple[Path, ...], limits: Limits,
     if len(os.fsencode(run)) > _LONGEST_RUN_PATH:
         raise ValueError(f"{run} is too long a path for sockets; set PRIMS_STATE_DIR to a shorter one")
     box = view(run, session, layers, limits, uid)
-    box.run.mkdir(mode=0o700)
-    _give(uid, box.run)
+    _make_run_folder(box)
     return box
+
+
+def remake_run_folder(box: Box) -> None:
+    """Throw away what lies beside the sockets of a kernel that has ended. What is removed is not followed: the folder
+    itself is not the code's to replace."""
+    remove_tree(box.run)
+    _make_run_folder(box)
+
+
+def _make_run_folder(box: Box) -> None:
+    box.run.mkdir(mode=0o700)
+    _give(box.uid, box.run)
 
 
 def view(

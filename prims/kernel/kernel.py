@@ -167,7 +167,7 @@ class Kernel:
         run: use `stop`.
         """
         limits = self._launch.box.limits
-        over, idle, order = anyio.Event(), anyio.Event(), _Order()
+        over, ended, idle, order = anyio.Event(), anyio.Event(), anyio.Event(), _Order()
         reply: list[str] = []
         for stream in self._pipes:
             self._leftover(stream)  # what the start may have said does not belong to the run
@@ -179,19 +179,18 @@ class Kernel:
             )
             readers.start_soon(self._read_output, request, relay, order, idle, stop)
             async with anyio.create_task_group() as watchers:
-                watchers.start_soon(self._await_reply, request, idle, reply, over)
-                watchers.start_soon(self._watch_process, over)
-                watchers.start_soon(self._watch_stop, stop, over)
+                watchers.start_soon(self._await_reply, request, idle, reply, ended)
+                watchers.start_soon(self._watch_process, ended)
+                for either in (ended, stop):
+                    watchers.start_soon(_then_set, either, over)
                 watchers.start_soon(
                     self._watch.run, self._process.pid, limits.memory_bytes, lambda _: stop.set("out_of_memory")
                 )
-                ended = False
                 with anyio.move_on_after(seconds):
                     await over.wait()
-                    ended = True
-                if not ended:
+                if not over.is_set():
                     stop.set("timeout")
-                where = await self._settle(stop, reply, idle) if stop.reason else ""
+                where = await self._settle(stop, ended) if stop.reason else ""
                 watchers.cancel_scope.cancel()
             if self._dead.is_set():
                 await self._drain(order)
@@ -216,7 +215,7 @@ class Kernel:
         """End everything in the sandbox, now."""
         self._launch.walls.kill(self._process)
 
-    async def _await_reply(self, request: str, idle: anyio.Event, reply: list[str], over: anyio.Event) -> None:
+    async def _await_reply(self, request: str, idle: anyio.Event, reply: list[str], ended: anyio.Event) -> None:
         message = await self._until(
             self._client.shell_channel,
             lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request,
@@ -226,17 +225,13 @@ class Kernel:
         # All output comes before the idle; one that does not come (forged, dropped) is not waited for.
         with anyio.move_on_after(1.0):
             await idle.wait()
-        over.set()
+        ended.set()
 
-    async def _watch_process(self, over: anyio.Event) -> None:
+    async def _watch_process(self, ended: anyio.Event) -> None:
         await self._wait_for_process()
-        over.set()
+        ended.set()
 
-    async def _watch_stop(self, stop: Stop, over: anyio.Event) -> None:
-        await stop.wait()
-        over.set()
-
-    async def _settle(self, stop: Stop, reply: list[str], idle: anyio.Event) -> str:
+    async def _settle(self, stop: Stop, ended: anyio.Event) -> str:
         """Stop the code gently, then learn where it is if it goes on. Gives what was learnt."""
         if self._dead.is_set():
             return ""
@@ -246,8 +241,7 @@ class Kernel:
             # Only of a timeout does anybody still read what the code says when it is interrupted.
             grace = GRACE_SECONDS if stop.reason == "timeout" else GRACE_SECONDS / 4
             with anyio.move_on_after(grace):
-                while not self._dead.is_set() and not (reply and idle.is_set()):
-                    await anyio.sleep(0.01)
+                await ended.wait()
                 return ""
         await self._provisioner.send_signal(signal.SIGUSR2)
         for _ in range(20):
@@ -294,9 +288,7 @@ class Kernel:
                 stop.set("output")
         order.ended(stream)
 
-    async def _read_output(
-        self, request: str, relay: Relay, order: _Order, idle: anyio.Event, stop: Stop
-    ) -> None:
+    async def _read_output(self, request: str, relay: Relay, order: _Order, idle: anyio.Event, stop: Stop) -> None:
         """All iopub messages of this run."""
         limit = self._launch.box.limits.output_bytes
         while True:
@@ -362,13 +354,14 @@ async def start_kernel(walls: Walls, box: Box, private: Path) -> AsyncIterator[K
     pipes: dict[Stream, int] = {}
     writers: list[int] = []
     kernel: Kernel | None = None
+    streams: tuple[Stream, Stream] = ("stdout", "stderr")
     try:
-        for stream in ("stdout", "stderr"):
+        for stream in streams:
             reader, writer = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
-            pipes[stream] = reader  # type: ignore[index]
+            pipes[stream] = reader
             writers.append(writer)
-        launch = Launch(walls, box, private, *writers)
+        launch = Launch(walls, box, private, stdout=writers[0], stderr=writers[1])
         manager = AsyncKernelManager(
             kernel_name="prims", kernel_spec_manager=_specs(), context=_context(), transport="ipc"
         )
@@ -416,9 +409,7 @@ class _Order:
         """A display came; the text before it must be relayed first."""
         self._arrived = max(self._arrived, number)
         self._notify()
-        await self._until(
-            lambda: all(s in self._ended or self._at.get(s, 0) >= number for s in ("stdout", "stderr"))
-        )
+        await self._until(lambda: all(s in self._ended or self._at.get(s, 0) >= number for s in ("stdout", "stderr")))
 
     def displayed(self, number: int) -> None:
         """The display is relayed."""
@@ -450,6 +441,11 @@ class _Order:
                 await self._wake.wait()
 
 
+async def _then_set(first: anyio.Event | Stop, event: anyio.Event) -> None:
+    await first.wait()
+    event.set()
+
+
 async def _receive(channel: Any) -> dict[str, Any] | None:
     """The next message of a channel; None for one that is not a message, whatever is wrong with it."""
     frames = await channel.socket.recv_multipart()
@@ -478,4 +474,3 @@ def _read_regular(path: Path, most: int) -> str:
 
 def _last_lines(text: str, lines: int = 5) -> str:
     return " / ".join(text.strip().splitlines()[-lines:]) or "it wrote nothing"
-

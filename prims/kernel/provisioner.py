@@ -23,7 +23,7 @@ from jupyter_client.provisioning import KernelProvisionerBase
 
 from prims import config
 from prims.isolation.walls import Box, Places, Walls, base_python
-from prims.kernel.folders import make_box, make_session_folder
+from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
 from prims.trees import remove_tree
 
 CONNECTION_FILE = "kernel.json"
@@ -75,6 +75,7 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
     process: subprocess.Popen[bytes] | None = None
     launch: Launch | None = None
     _own: AsyncExitStack | None = None
+    _sockets: str | None = None
 
     @property
     def has_process(self) -> bool:
@@ -115,11 +116,17 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         kwargs.pop("extra_arguments", None)
         kwargs.pop("env", None)
         if self.launch is None:
-            self._own = AsyncExitStack()
-            self.launch = await _throw_away(self._own)
+            async with AsyncExitStack() as stack:
+                self.launch = await _throw_away(stack)
+                self._own = stack.pop_all()
         launch, manager = self.launch, self.parent
-        # New sockets for every start: the code of an earlier one could have planted links in their folder.
-        sockets = Path(tempfile.mkdtemp(prefix="k", dir=launch.box.run))
+        if self._sockets is None:
+            self._sockets = Path(tempfile.mkdtemp(prefix="k", dir=launch.box.run)).name
+        else:
+            # A restart: clients keep the addresses that they know, but nothing that the earlier code has planted there.
+            remake_run_folder(launch.box)
+            (launch.box.run / self._sockets).mkdir(mode=0o700)
+        sockets = launch.box.run / self._sockets
         manager.transport = "ipc"
         manager.ip = str(sockets / "s")
         manager.connection_file = str(launch.private / CONNECTION_FILE)
@@ -138,9 +145,10 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         if launch.box.uid is not None:
             for path in (sockets, sockets / CONNECTION_FILE):
                 os.chown(path, launch.box.uid, launch.box.uid)
-        return await super().pre_launch(
+        launched: dict[str, Any] = await super().pre_launch(
             cmd=[*argv, *(["--once"] if launch.once else [])], env=kernel_environment(places), **kwargs
         )
+        return launched
 
     def _finalize_env(self, env: dict[str, str]) -> None:
         """Keep the environment as `kernel_environment` made it."""
@@ -149,9 +157,7 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         assert self.launch is not None
         launch = self.launch
         # In this thread on purpose: the kernel dies with the thread that started it, and this one lives longest.
-        self.process = launch.walls.spawn(
-            launch.box, cmd, kwargs["env"], stdout=launch.stdout, stderr=launch.stderr
-        )
+        self.process = launch.walls.spawn(launch.box, cmd, kwargs["env"], stdout=launch.stdout, stderr=launch.stderr)
         return self.connection_info
 
     async def cleanup(self, restart: bool = False) -> None:

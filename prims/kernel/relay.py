@@ -268,11 +268,13 @@ class Relay:
             if raw and (real := _sniff(raw)):
                 return await self._stored(raw, real, "figure", text, display_id)
         for mime, value in data.items():
-            if mime.startswith("text/") and mime != "text/html" or not isinstance(mime, str):
+            if (mime.startswith("text/") and mime != "text/html") or not isinstance(mime, str):
                 continue
             if mime == "text/html" and text and not _OBJECT_REPR.fullmatch(text):
                 continue  # a table or the like, whose plain form says the same
-            raw = _decoded(value) if mime.startswith(("image/", "application/pdf")) and mime != "image/svg+xml" else None
+            raw = (
+                _decoded(value) if mime.startswith(("image/", "application/pdf")) and mime != "image/svg+xml" else None
+            )
             raw = raw or _as_bytes(value)
             self.bytes += len(raw)
             if mime == "application/json":

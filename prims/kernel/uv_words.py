@@ -101,9 +101,7 @@ def _because(said: str) -> str:
     """The heart of uv's derivation: the first step, and what was asked for, in some 600 characters."""
     start = said.find("Because ")
     whole = said[start:] if start >= 0 else said
-    whole = whole.partition(" hint: ")[0].replace(
-        ", we can conclude that your requirements are unsatisfiable", ""
-    )
+    whole = whole.partition(" hint: ")[0].replace(", we can conclude that your requirements are unsatisfiable", "")
     if len(whole) <= 600:
         return whole
     first = whole.partition(", we can conclude")[0][:350]
@@ -123,9 +121,7 @@ def _was_asked(name: str, asked: Sequence[str]) -> bool:
 
 
 def _name(requirement: str) -> str:
-    return (
-        re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
-    )
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def _unknown(name: str, asked: Sequence[str]) -> str:
@@ -134,9 +130,7 @@ def _unknown(name: str, asked: Sequence[str]) -> str:
     better = distribution_for(name)
     if better is None and (close := difflib.get_close_matches(name, _KNOWN_NAMES, n=1, cutoff=0.8)):
         better = close[0]
-    hint = (
-        f"Did you mean {better}?" if better else "Check its spelling: the name to import may differ from it."
-    )
+    hint = f"Did you mean {better}?" if better else "Check its spelling: the name to import may differ from it."
     return f"There is no package {name} on the package index. {hint}"
 
 

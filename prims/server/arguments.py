@@ -1,4 +1,4 @@
-"""Arguments of tools as clients really send them: strict about what they mean, lenient about how it is spelled. Pure."""
+"""Arguments of tools as clients really send them: strict about what is meant, lenient about its spelling. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""A run's result as MCP content: text for a reader with a budget, pictures that fit, structure without base64. Pure."""
+"""A run's result for its readers: text within a budget, pictures that fit, structure without base64. Pure, no `mcp`."""
 
 from __future__ import annotations
 
-import base64
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
-
-from mcp.types import ContentBlock, ImageContent, TextContent
 
 from prims.config import Settings
 from prims.kernel.text import plain, share, shorten, shorten_str
@@ -94,8 +92,17 @@ def file_uri(session_id: str, path: str) -> str:
     return f"prims://{session_id}/files/{quote(path)}"
 
 
-def render(result: RunResult, session_id: str, settings: Settings) -> tuple[list[ContentBlock], dict[str, Any]]:
-    """Content blocks and structured content of one result, within the budgets of a reply."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A result as it is told: `text` for models and people, `images` to go with it, `structured` for programs."""
+
+    text: str
+    images: tuple[Display, ...]
+    structured: dict[str, Any]
+
+
+def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
+    """One result within the budgets of a reply; `structured` follows OUTPUT_SCHEMA."""
     error = result.error
     display_text = "\n".join(d.text for d in result.displays if d.text)
     wants = [
@@ -134,11 +141,6 @@ def render(result: RunResult, session_id: str, settings: Settings) -> tuple[list
     took = sum(result.seconds.values())
     parts.append(f"[{result.status} in {took:.2f} s, isolation: {result.isolation}, session_id: {session_id}]")
 
-    content: list[ContentBlock] = [TextContent(type="text", text="\n".join(parts))]
-    for display in attached:
-        data = base64.b64encode(display.data or b"").decode("ascii")
-        content.append(ImageContent(type="image", data=data, mime_type=display.mime))
-
     structured: dict[str, Any] = {
         "status": result.status,
         "stdout": stdout,
@@ -163,7 +165,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> tuple[list
     }
     if error_fields is not None:
         structured["error"] = error_fields
-    return content, structured
+    return Rendered("\n".join(parts), tuple(attached), structured)
 
 
 def _section(title: str, body: str) -> list[str]:
@@ -196,10 +198,10 @@ def _attached(displays: tuple[Display, ...], settings: Settings) -> list[Display
     """The pictures that go with the reply, in order, while they fit."""
     chosen, used = [], 0
     for display in displays:
-        if display.mime in _INLINE and display.data is not None:
-            if len(display.data) <= settings.image_bytes and used + len(display.data) <= settings.images_bytes:
-                chosen.append(display)
-                used += len(display.data)
+        size = len(display.data) if display.data is not None and display.mime in _INLINE else 0
+        if 0 < size <= settings.image_bytes and used + size <= settings.images_bytes:
+            chosen.append(display)
+            used += size
     return chosen
 
 

@@ -12,6 +12,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from prims.config import Settings
+from prims.isolation.probe import protect_server
 from prims.server.host import running_host
 from prims.server.tools import make_server
 
@@ -19,6 +20,7 @@ from prims.server.tools import make_server
 def serve(settings: Settings) -> int:
     """Serve until stdin ends or a signal comes; gives the exit status."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="prims: %(levelname)s: %(message)s")
+    protect_server()
     anyio.run(_serve, settings)
     return 0
 

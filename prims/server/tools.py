@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import math
 import platform
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,8 @@ from mcp.server.lowlevel import Server
 from mcp.types import (
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    ImageContent,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -123,9 +127,9 @@ def make_server(host: Host) -> Server[Any]:
             _log.exception("run_code failed inside PRIMS")
             return _failure("PRIMS failed while running this code; its log says how.")
 
-    async def note_first_answer(context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def note_first_answer(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         try:
-            return await call_next(context)
+            return await call_next(ctx)
         finally:
             host.answered()
 
@@ -148,9 +152,7 @@ async def _session(host: Host, context: ServerRequestContext[Any, Any], session_
     return await host.process_session()
 
 
-async def _run_code(
-    host: Host, context: ServerRequestContext[Any, Any], arguments: RunCodeArguments
-) -> CallToolResult:
+async def _run_code(host: Host, context: ServerRequestContext[Any, Any], arguments: RunCodeArguments) -> CallToolResult:
     admitted = policy.admit(host.settings, arguments.code, arguments.requirements, arguments.timeout_seconds)
     pump = ProgressPump()
 
@@ -168,9 +170,12 @@ async def _run_code(
     done = await alongside(work, partial(pump.run, context.session.report_progress))
     assert done is not None
     result, session = done
-    content, structured = render(result, session.id, host.settings)
-    structured["feedback"] += admitted.notes
-    return CallToolResult(content=content, structured_content=structured, is_error=result.status != "ok")
+    rendered = render(replace(result, feedback=(*admitted.notes, *result.feedback)), session.id, host.settings)
+    content: list[ContentBlock] = [TextContent(type="text", text=rendered.text)]
+    for image in rendered.images:
+        data = base64.b64encode(image.data or b"").decode("ascii")
+        content.append(ImageContent(type="image", data=data, mime_type=image.mime))
+    return CallToolResult(content=content, structured_content=rendered.structured, is_error=result.status != "ok")
 
 
 def _failure(text: str) -> CallToolResult:

@@ -62,7 +62,7 @@ class OnceApp(App):
     So C code, child processes and Python share one ordered stream each, and what was written survives any death.
     """
 
-    @default("session")
+    @default("session")  # type: ignore[untyped-decorator]
     def _session_default(self) -> order.OrderedSession:
         return order.OrderedSession(parent=self)
 
@@ -70,7 +70,7 @@ class OnceApp(App):
         # Unbuffered: what was printed has left this process, whatever becomes of it next.
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             raw = io.FileIO(descriptor, "wb", closefd=False)
-            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
+            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         self.displayhook = sys.displayhook = ZMQDisplayHook(self.session, self.iopub_socket)
@@ -89,16 +89,11 @@ def main(argv: list[str]) -> None:
     """Run the kernel until it is shut down or killed."""
     run_once = "--once" in argv
     argv = [a for a in argv if a != "--once"]
-    config = [
-        "--HistoryManager.enabled=False",
-        "--InteractiveShell.colors=nocolor",
-        "--log-level=CRITICAL",
-    ]
+    # A notebook's user may ask for what was typed before; nobody asks a single run, and the database costs it time.
+    history = "--HistoryManager.enabled=False" if run_once else "--HistoryManager.hist_file=:memory:"
+    config = [history, "--InteractiveShell.colors=nocolor", "--log-level=CRITICAL"]
     os.umask(0o022)
-    if run_once:
-        app = OnceApp.instance(kernel_class=OnceKernel)
-    else:
-        app = App.instance()
+    app = OnceApp.instance(kernel_class=OnceKernel) if run_once else App.instance()
     app.initialize([*argv, *config])
     if run_once:
         once.prepare(app.shell)

@@ -114,10 +114,10 @@ def _show_all() -> None:
 
 def seed_font_cache(layers: Sequence[str]) -> None:
     """Put matplotlib's list of fonts where it looks for it: making it anew takes a second of each run."""
-    cache = os.path.join(os.path.expanduser("~"), ".cache", "matplotlib")  # noqa: PTH111, PTH118
+    cache = os.path.join(os.path.expanduser("~"), ".cache", "matplotlib")
     for layer in layers:
-        template = os.path.join(layer, ".prims-home", "matplotlib")  # noqa: PTH118
-        if os.path.isdir(template):  # noqa: PTH112
+        template = os.path.join(layer, ".prims-home", "matplotlib")
+        if os.path.isdir(template):
             with contextlib.suppress(OSError):
                 shutil.copytree(template, cache, dirs_exist_ok=True)
             return

@@ -6,6 +6,8 @@ import ast
 import atexit
 import contextlib
 import os
+import shlex
+import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +35,7 @@ def prepare(shell: Any) -> None:
     sys.breakpointhook = _no_breakpoint
     _own_threads.extend(threading.enumerate())
     figures.seed_font_cache(sys.path)
+    shell.register_magic_function(_pip_magic, "line", "pip")
     _record_at_exit()
     _teach_multiprocessing(shell)
 
@@ -40,7 +43,13 @@ def prepare(shell: Any) -> None:
 def add_working_directory() -> None:
     """Modules beside the code can be imported, but never in place of the standard library's."""
     at = next((i for i, path in enumerate(sys.path) if path.endswith("site-packages")), len(sys.path))
-    sys.path.insert(at, os.getcwd())  # noqa: PTH109
+    sys.path.insert(at, os.getcwd())
+
+
+def _pip_magic(line: str) -> None:
+    """`%pip` without the advice to restart a kernel that is thrown away anyhow."""
+    sys.stdout.flush()
+    subprocess.run([sys.executable, "-m", "pip", *shlex.split(line)], check=False)
 
 
 def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
@@ -64,7 +73,8 @@ def _record_at_exit() -> None:
         _at_exit[:] = [entry for entry in _at_exit if entry[0] != func]
         unregister(func)
 
-    atexit.register, atexit.unregister = record, forget
+    exits: Any = atexit
+    exits.register, exits.unregister = record, forget
 
 
 def finish() -> None:
@@ -83,7 +93,7 @@ def finish() -> None:
 
 
 def _wait_for_threads() -> None:
-    pool = sys.modules.get("concurrent.futures.thread")
+    pool: Any = sys.modules.get("concurrent.futures.thread")
     if pool is not None:
         # As the interpreter does at its end: idle workers go, queued work is done first.
         pool._shutdown = True
@@ -125,8 +135,8 @@ def _teach_multiprocessing(shell: Any) -> None:
 
 def _write_main(shell: Any) -> str:
     folder = tempfile.mkdtemp(prefix="main-")
-    path = os.path.join(folder, SCRIPT)  # noqa: PTH118
-    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+    path = os.path.join(folder, SCRIPT)
+    with open(path, "w", encoding="utf-8") as file:
         file.write(main_for_workers(shell.source, shell.transform_cell))
     return path
 

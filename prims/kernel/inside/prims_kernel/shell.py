@@ -13,23 +13,23 @@ from typing import Any
 
 import ipykernel.zmqshell
 import IPython.core.interactiveshell
-from IPython.core.error import UsageError
 from ipykernel.compiler import XCachingCompiler
+from IPython.core.error import UsageError
 
 SCRIPT = "main.py"
 
 
 def script_path() -> str:
     """Where the code would lie if it were a file: in the folder that the kernel was started in."""
-    return os.path.join(_start_folder, SCRIPT)  # noqa: PTH118
+    return os.path.join(_start_folder, SCRIPT)
 
 
-_start_folder = os.getcwd()  # noqa: PTH109
+_start_folder = os.getcwd()
 _pid = os.getpid()
 
 
 def _folder_of(module_file: str | None) -> str:
-    return os.path.dirname(os.path.abspath(module_file or "")) + os.sep  # noqa: PTH100, PTH120
+    return os.path.dirname(os.path.abspath(module_file or "")) + os.sep
 
 
 # Frames of these are machinery around the code, not part of what the user wrote or called.
@@ -150,7 +150,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         kind, value, tb = exc_tuple if exc_tuple is not None else sys.exc_info()
-        if value is None:
+        if kind is None or value is None:
             return
         if isinstance(value, SystemExit):
             self._show_exit(value)
@@ -187,7 +187,8 @@ OnceShell = ZMQInteractiveShell
 
 def _shown(error: BaseException) -> BaseException:
     """Stands in for an exception whose own `__str__` must not be called again."""
-    return type(type(error).__name__, (Exception,), {})(_text(error))
+    stand_in: BaseException = type(type(error).__name__, (Exception,), {})(_text(error))
+    return stand_in
 
 
 class _Exit:
@@ -198,4 +199,3 @@ class _Exit:
 
     def __call__(self, code: Any = None) -> None:
         raise SystemExit(code)
-

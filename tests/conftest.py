@@ -1,0 +1,35 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from mcp.client import Client
+
+from tests import kit
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A short private folder for one server: socket paths have little room, and pytest's own are long."""
+    folder = Path(tempfile.mkdtemp(prefix="pt-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=kit.ERAS)
+async def client(state: Path, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """A client of a fresh server over stdio, once in each era of the protocol."""
+    async with kit.connected(state, mode=request.param) as client:
+        yield client
