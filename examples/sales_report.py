@@ -24,6 +24,8 @@ monthly = sales.groupby([sales["date"].dt.to_period("M"), "region"])["revenue"].
 monthly.index = monthly.index.strftime("%b")
 axes = monthly.plot(kind="bar", stacked=True, figsize=(8, 4.5), width=0.8)
 axes.set(title="Revenue by month and region", xlabel="", ylabel="revenue")
+axes.set_ylim(top=axes.get_ylim()[1] * 1.12)
+axes.legend(ncols=4, loc="upper center", frameon=False)
 plt.tight_layout()
 plt.show()
 

@@ -62,7 +62,6 @@ class Settings:
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
     image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
     images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)
-    session_idle_seconds: float = _setting(1800.0, "time after which an unused session ends", unit="seconds", least=1)
 
     def limits(self, timeout_seconds: float | None = None) -> Limits:
         """The limits of one run; the call's own time limit, when given, was checked by the policy."""

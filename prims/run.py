@@ -9,7 +9,11 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import anyio
 import anyio.to_thread
@@ -19,6 +23,7 @@ from prims.config import Settings
 from prims.engine.local import LocalEngine
 from prims.errors import Refused
 from prims.isolation.probe import protect_server
+from prims.kernel.text import shorten
 from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent
 from prims.server.render import render
 from prims.session.state import state_folder, sweep
@@ -35,32 +40,49 @@ def run_file(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _run(settings: Settings, options: argparse.Namespace) -> int:
-    try:
-        code = sys.stdin.read() if options.file == "-" else Path(options.file).read_text("utf-8-sig")  # noqa: ASYNC240
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Refused(f"{options.file} cannot be read: {problem}") from problem
+    code = await anyio.to_thread.run_sync(_read, options.file)
     admitted = policy.admit(settings, code, options.requirements, options.timeout)
     terminal = _Terminal(quiet=options.json)
-    await anyio.to_thread.run_sync(sweep, settings.state_dir)
-    with state_folder(settings.state_dir) as state:
-        async with (
-            LocalEngine(settings, state) as engine,
-            SessionTable(settings, engine, state, engine.make_session_folder) as table,
-        ):
-            session = await table.create()
-            await anyio.to_thread.run_sync(_mount, session, options.mount)
-            run = table.start(session, admitted.request, terminal.emit)
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, run.stop.set, "cancelled")
-            result = await run.wait()
-            output = Path(options.output)
-            saved = await anyio.to_thread.run_sync(_save, session, result, output)
-            if options.json:
-                print(json.dumps(render(result, session.id, settings).structured, ensure_ascii=False, indent=2))
-            else:
-                terminal.conclude(result, saved)
-    return _EXIT.get(result.status, 70)
+    loop = asyncio.get_running_loop()
+
+    def on_interrupt(act: Callable[[], None]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, act)
+
+    with anyio.CancelScope() as scope:
+        on_interrupt(scope.cancel)
+        await anyio.to_thread.run_sync(sweep, settings.state_dir)
+        with state_folder(settings.state_dir) as state:
+            async with (
+                LocalEngine(settings, state) as engine,
+                SessionTable(settings, engine, state, engine.make_session_folder) as table,
+            ):
+                session = await table.create()
+                await anyio.to_thread.run_sync(_mount, session, options.mount)
+                run = table.start(session, admitted.request, terminal.emit)
+                # From here on an interrupt ends the run and not us: what it gave until then is told and saved.
+                stop = partial(run.stop.set, "cancelled")
+                terminal.on_closed = stop
+                on_interrupt(stop)
+                result = await run.wait()
+                result = replace(result, feedback=(*admitted.notes, *result.feedback))
+                saved = await anyio.to_thread.run_sync(_save, session, result, options.output)
+                if options.json:
+                    structured = render(result, session.id, settings).structured
+                    terminal.say(json.dumps(structured, ensure_ascii=False, indent=2) + "\n")
+                else:
+                    terminal.conclude(result, saved, settings.reply_chars)
+        return _EXIT.get(result.status, 70)
+    print("prims: interrupted before the code was run", file=sys.stderr)
+    return _EXIT["cancelled"]
+
+
+def _read(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise Refused(f"{file} cannot be read: {problem}") from problem
 
 
 def _mount(session: Session, paths: list[str]) -> None:
@@ -77,12 +99,12 @@ def _mount(session: Session, paths: list[str]) -> None:
             raise Refused(f"{path} cannot be mounted: {problem}") from problem
 
 
-def _save(session: Session, result: RunResult, output: Path) -> dict[str, Path]:
+def _save(session: Session, result: RunResult, output: str) -> dict[str, Path]:
     """Copy what the run left in output/ to the person's folder; workspace path → where it is now."""
     saved: dict[str, Path] = {}
     wanted = [d.path for d in result.displays if d.path] + [a.relative_path for a in result.artifacts]
     for relative in dict.fromkeys(wanted):
-        target = output.joinpath(*checked_parts(relative)[1:])
+        target = Path(output).absolute().joinpath(*checked_parts(relative)[1:])
         try:
             source = open_beneath(session.files, relative)
         except Refused:
@@ -100,39 +122,61 @@ class _Terminal:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
+        self._closed = False
+        self._line_open = False
+        self.on_closed: Callable[[], None] = lambda: None
 
     def emit(self, event: Event) -> None:
         if self._quiet:
             return
         match event:
             case TextEvent(stream, text):
-                file = sys.stdout if stream == "stdout" else sys.stderr
-                print(text, end="", file=file, flush=True)
+                self.say(text, sys.stdout if stream == "stdout" else sys.stderr)
             case DisplayEvent(text):
-                print(text, flush=True)
+                self.say(text + "\n")
             case PhaseEvent(_, detail) if detail:
-                print(f"prims: {detail} ...", file=sys.stderr, flush=True)
+                self.say(f"prims: {detail} ...\n", sys.stderr)
             case _:
                 pass
 
-    def conclude(self, result: RunResult, saved: dict[str, Path]) -> None:
+    def say(self, text: str, file: TextIO | None = None) -> None:
+        """Write at once. Nobody reading any more (`prims run ... | head`) ends the run, not this program."""
+        file = file or sys.stdout
+        if self._closed or not text:
+            return
+        try:
+            # Characters that this terminal does not know must not end the run.
+            file.write(text.encode(file.encoding, "replace").decode(file.encoding))
+            file.flush()
+            self._line_open = not text.endswith("\n")
+        except BrokenPipeError:
+            self._closed = True
+            # What is still buffered would fail again when the interpreter flushes it at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+            self.on_closed()
+
+    def conclude(self, result: RunResult, saved: dict[str, Path], most: int) -> None:
+        """What is told at the end: the value, the error, where pictures and files are, hints, and one line of ours."""
         if result.result:
-            print(result.result.head, flush=True)
+            self.say(shorten(result.result, most).rstrip("\n") + "\n")
+        if self._line_open and sys.stdout.isatty():
+            self.say("\n", sys.stderr)
+        lines = []
         if result.error is not None:
             error = result.error
             text = error.traceback
             if result.status != "error" or error.name not in text:
                 text = f"{text}\n{error.name}: {error.value}".strip("\n")
-            print(text, file=sys.stderr, flush=True)
+            lines.append(text)
         pictures = {d.path for d in result.displays if d.path}
         for display in result.displays:
             if display.path in saved:
                 size = f" ({display.width}x{display.height})" if display.width else ""
-                print(f"picture: {saved[display.path]}{size}", file=sys.stderr)
+                lines.append(f"picture: {saved[display.path]}{size}")
         for artifact in result.artifacts:
             if artifact.relative_path in saved and artifact.relative_path not in pictures:
-                print(f"file:    {saved[artifact.relative_path]} ({artifact.size:,} bytes)", file=sys.stderr)
-        for hint in result.feedback:
-            print(f"hint:    {hint}", file=sys.stderr)
+                lines.append(f"file:    {saved[artifact.relative_path]} ({artifact.size:,} bytes)")
+        lines += [f"hint:    {hint}" for hint in result.feedback]
         took = sum(result.seconds.values())
-        print(f"prims: {result.status} in {took:.1f} s, isolation {result.isolation}", file=sys.stderr, flush=True)
+        lines.append(f"prims: {result.status} in {took:.1f} s, isolation {result.isolation}")
+        self.say("\n".join(lines) + "\n", sys.stderr)

@@ -122,7 +122,7 @@ class TestMessages(InRoom, jupyter_kernel_test.KernelTests):
         {"code": "from IPython.display import JSON, display; display(JSON({'a': 1}))", "mime": "application/json"},
         {"code": "import matplotlib.pyplot as plt; plt.plot([1, 2]);", "mime": "image/png"},
     ]
-    supported_history_operations = ("tail", "range", "search")  # type: ignore[assignment]
+    supported_history_operations = ("tail", "search")  # type: ignore[assignment]  # as ipykernel
     code_history_pattern = "1?2*"
 
 
@@ -138,9 +138,10 @@ class TestWelcome(InRoom, jupyter_kernel_test.IopubWelcomeTests):
 def kernel(room: Room) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
     manager, client = start_new_kernel(kernel_name="prims", startup_timeout=SECONDS)
     try:
-        pids = tree_of(manager)
         yield manager, client
     finally:
+        process = manager.provisioner.process  # type: ignore[union-attr]
+        pids = limits.tree(process.pid) if process else []
         client.stop_channels()
         manager.shutdown_kernel()
     assert alive(pids) == []
@@ -191,7 +192,7 @@ def test_a_notebook_may_ask_its_user(kernel: Started) -> None:
 def test_an_interrupt_stops_a_cell_and_keeps_the_kernel(kernel: Started) -> None:
     manager, client = kernel
     told(client, "x = 1")
-    request = client.execute("print('go', flush=True)\nwhile True: pass")
+    request = client.execute("print('go', flush=True)\nwhile True: pass", stop_on_error=False)
     while client.get_iopub_msg(timeout=SECONDS)["msg_type"] != "stream":
         pass
     manager.interrupt_kernel()
@@ -219,9 +220,6 @@ def test_a_restart_gives_a_new_process_to_the_same_client_and_keeps_the_files(ke
     assert alive(second) == []
     client.wait_for_ready(timeout=SECONDS)
     assert told(client, "1")["execute_result"]["data"]["text/plain"] == "1"
-    last = tree_of(manager)
-    manager.shutdown_kernel(now=True)
-    assert alive(last) == []
 
 
 def test_a_kernel_that_ended_itself_leaves_nothing(kernel: Started) -> None:

@@ -85,7 +85,7 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         return 0 if self.process is None else self.process.poll()
 
     async def wait(self) -> int | None:
-        while self.process is not None and self.process.poll() is None:
+        while self.process is not None and self.process.poll() is None:  # noqa: ASYNC110  (it sets no event of ours)
             await asyncio.sleep(0.02)
         code = self.process.returncode if self.process is not None else None
         self.process = None

@@ -14,13 +14,19 @@ from typing import Any
 import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
     ContentBlock,
     ImageContent,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     TextContent,
     Tool,
     ToolAnnotations,
@@ -31,6 +37,7 @@ from prims.config import Settings
 from prims.errors import InstallError, KernelStartError, PrimsError
 from prims.kernel.text import plain, shorten_str
 from prims.model import RunResult
+from prims.server import resources
 from prims.server.arguments import RunCodeArguments, run_code_arguments
 from prims.server.host import Host
 from prims.server.progress import ProgressPump
@@ -53,8 +60,8 @@ def _description(settings: Settings) -> str:
     return f"""Run Python {platform.python_version()} code in a fresh, throw-away sandbox and get everything back.
 
 Each call has a brand-new virtualenv and Jupyter kernel: variables, imports and installed packages of earlier calls are
-gone. Files stay for the session: the working directory, inputs in mounts/ (read-only), results in output/. A session
-ends after {settings.session_idle_seconds / 60:g} minutes without a call.
+gone. Files stay for the session, which lasts as long as this server: the working directory, inputs in mounts/
+(read-only), results in output/.
 
 The code is run like a notebook cell and like a script: the value of a last expression is returned, top-level await,
 magics and !commands work, figures of matplotlib are returned as pictures without savefig. print() what you need to see.
@@ -127,6 +134,25 @@ def make_server(host: Host) -> Server[Any]:
             _log.exception("run_code failed inside PRIMS")
             return _failure("PRIMS failed while running this code; its log says how.")
 
+    async def list_templates(
+        context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        return ListResourceTemplatesResult(resource_templates=[resources.TEMPLATE])
+
+    async def list_resources(
+        context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        # Files are found through the results that name them: a list must not depend on who asks.
+        return ListResourcesResult(resources=[])
+
+    async def read_resource(
+        context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams
+    ) -> ReadResourceResult:
+        try:
+            return await resources.read(await host.table(), str(params.uri))
+        except PrimsError as problem:
+            raise MCPError(INVALID_PARAMS, plain(problem)) from None
+
     async def note_first_answer(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         try:
             return await call_next(ctx)
@@ -140,6 +166,9 @@ def make_server(host: Host) -> Server[Any]:
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
     )
     server.middleware.append(note_first_answer)
     return server
