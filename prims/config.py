@@ -59,6 +59,7 @@ class Settings:
     tmp_bytes: int = _setting(256 << 20, "size of a run's private /tmp", unit="bytes", least=1 << 20)
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
+    spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
     image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
     images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)

@@ -55,7 +55,7 @@ async def _run(settings: Settings, options: argparse.Namespace) -> int:
         with state_folder(settings.state_dir) as state:
             async with (
                 LocalEngine(settings, state) as engine,
-                SessionTable(settings, engine, state, engine.make_session_folder) as table,
+                SessionTable(settings, engine, state) as table,
             ):
                 session = await table.create()
                 await anyio.to_thread.run_sync(_mount, session, options.mount)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from prims.model import Emit, RunResult, SandboxSpec
@@ -10,6 +11,12 @@ from prims.stopping import Stop
 
 class Engine(Protocol):
     """Runs sandboxes."""
+
+    async def open_session(self, folder: Path) -> int | None:
+        """Make a session's folder, `files/` and `mounts/` in it; gives the uid of its own that its code will have."""
+
+    async def close_session(self, folder: Path, uid: int | None) -> None:
+        """End what was made ahead for a session; its folder is the caller's to remove."""
 
     async def run(self, spec: SandboxSpec, emit: Emit, stop: Stop) -> RunResult:
         """Run one spec to its end; everything it gave is in the result, whichever way it ended.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -12,13 +14,26 @@ import anyio
 import anyio.to_thread
 
 from prims.config import Settings, tool_environment
+from prims.engine.spares import Spares
 from prims.isolation import probe
-from prims.isolation.walls import Walls, base_python
+from prims.isolation.walls import Box, Walls, base_python
 from prims.kernel.environment import Environment, Environments, create_venv
 from prims.kernel.folders import make_box, make_session_folder, view
-from prims.kernel.kernel import Ending, start_kernel
+from prims.kernel.fonts import LIST_FONTS, Fonts
+from prims.kernel.kernel import Ending, Kernel, start_kernel
 from prims.kernel.relay import Relay
-from prims.model import CodeError, Emit, Phase, PhaseEvent, RunResult, SandboxSpec, Status
+from prims.kernel.venv import join_venv
+from prims.model import (
+    CodeError,
+    Emit,
+    Limits,
+    Phase,
+    PhaseEvent,
+    RunRequest,
+    RunResult,
+    SandboxSpec,
+    Status,
+)
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import remove_tree
@@ -32,10 +47,28 @@ _STATUS: dict[str, Status] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Whose sandbox: a session's folder and uid."""
+
+    folder: Path
+    uid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sandbox:
+    """A kernel that is ready for one run, and the environment that it was made with."""
+
+    kernel: Kernel
+    box: Box
+    environment: Environment
+
+
 class LocalEngine:
     """Runs sandboxes on this machine, below the private folder `state`.
 
-    `prepare` does ahead what every run needs; without it the first run does it. Use as `async with`.
+    What every run needs is made ahead: `prepare` proves the walls and builds the base layers, and each session has a
+    fresh kernel waiting. Use as `async with`.
     """
 
     def __init__(self, settings: Settings, state: Path) -> None:
@@ -43,12 +76,18 @@ class LocalEngine:
         self._state = state
         self._stack = AsyncExitStack()
         self._environments = Environments(settings, tool_environment())
+        self._fonts = Fonts(settings.cache_dir)
         self._walls: Walls | None = None
         self._choosing = anyio.Lock()
         self._uids: set[int] = set()
+        self._names = itertools.count(1)
 
     async def __aenter__(self) -> LocalEngine:
         await self._stack.enter_async_context(self._environments)
+        group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._spares: Spares[_Sandbox] = Spares(group, self._make_spare, self._settings.spare_kernels)
+        self._stack.callback(group.cancel_scope.cancel)
+        self._stack.push_async_callback(self._spares.close)
         return self
 
     async def __aexit__(
@@ -67,60 +106,59 @@ class LocalEngine:
                 self._walls = await probe.choose(self._settings.isolation, self._state)
             return self._walls
 
-    async def make_session_folder(self, folder: Path) -> int | None:
-        """A new session's folder, as the walls show it to code; gives the uid that the session's code will have."""
+    async def open_session(self, folder: Path) -> int | None:
+        """Make a session's folder as the walls show it to code, and begin to make its first kernel.
+
+        Gives the uid that the session's code will have, when it has one of its own.
+        """
         walls = await self.walls()
         uid = probe.pick_uid(self._uids) if walls.drops_uid else None
         if uid is not None:
             self._uids.add(uid)
         mounts = walls.places(view(folder, folder)).mounts
         await anyio.to_thread.run_sync(make_session_folder, folder, mounts, uid)
+        self._spares.prepare(_Key(folder, uid))
         return uid
+
+    async def close_session(self, folder: Path, uid: int | None) -> None:
+        """End what was made ahead for a session."""
+        await self._spares.drop(_Key(folder, uid))
+        self._uids.discard(uid or 0)
 
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""
         await self.walls()
-        await self._environments.base()
+        base = await self._environments.base()
+        if self._fonts.wanted(base):
+            await self._list_fonts(base)
 
     async def run(self, spec: SandboxSpec, emit: Emit, stop: Stop) -> RunResult:
         """See `prims.engine.base.Engine.run`."""
         clock = _Clock(emit)
         walls = await self.walls()
-        folder = self._state / spec.name
-        folder.mkdir(mode=0o700)
+        key = _Key(spec.folder, spec.uid)
         relay = Relay(spec.spool, emit, keep=spec.keep_chars, inline=spec.image_bytes)
-        packages: tuple[str, ...] = ()
-        notes: tuple[str, ...] = ()
-        ending = Ending(stopped=stop.reason)
+        environment: Environment | None = None
+        ending: Ending | None = None
         try:
             with clock.phase("environment"):
                 environment = await alongside(lambda: self._environment(spec, clock), stop.wait)
             if environment is not None:
-                packages, notes = environment.packages, environment.notes
-                with clock.phase("environment"):
-                    box = make_box(folder, spec.folder, environment.layers, spec.request.limits, spec.uid)
-                    layers = walls.places(box).layers
-                    python, app_data = base_python().executable, self._environments.app_data
-                    await anyio.to_thread.run_sync(
-                        lambda: create_venv(box.venv, layers, python=python, app_data=app_data)
-                    )
-                with clock.phase("start"):
-                    async with AsyncExitStack() as stack:
-                        kernel = await alongside(
-                            lambda: stack.enter_async_context(start_kernel(walls, box, folder)), stop.wait
-                        )
-                        if kernel is not None:
-                            with clock.phase("run"):
-                                ending = await kernel.execute(
-                                    spec.request.code, relay, stop, seconds=spec.request.limits.run_seconds
-                                )
-            if stop.reason and ending == Ending():
-                ending = Ending(stopped=stop.reason)
+                async with AsyncExitStack() as stack:
+                    with clock.phase("start"):
+                        found = environment
+                        kernel = await alongside(lambda: self._kernel(key, spec, found, clock, stack), stop.wait)
+                    # Made while this run goes on, so that the next one need not wait for it.
+                    self._spares.prepare(key)
+                    if kernel is not None:
+                        with clock.phase("run"):
+                            ending = await kernel.execute(
+                                spec.request.code, relay, stop, seconds=spec.request.limits.run_seconds
+                            )
             await relay.finish()
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_tree, folder)
-        status, error, cause = _judge(ending, relay.error, spec)
+            self._spares.prepare(key)
+        status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec)
         return RunResult(
             status=status,
             isolation=walls.name,
@@ -132,16 +170,80 @@ class LocalEngine:
             cause=cause,
             displays=relay.displays,
             displays_left_out=relay.dropped_displays,
-            packages=packages,
+            packages=environment.packages if environment else (),
             seconds=clock.seconds,
-            feedback=notes,
+            feedback=environment.notes if environment else (),
         )
 
     async def _environment(self, spec: SandboxSpec, clock: _Clock) -> Environment:
-        tell = clock.tell
         if spec.request.requirements:
-            return await self._environments.for_requirements(spec.request.requirements, tell)
-        return await self._environments.base(tell)
+            return await self._environments.for_requirements(spec.request.requirements, clock.tell)
+        return await self._environments.base(clock.tell)
+
+    async def _kernel(
+        self, key: _Key, spec: SandboxSpec, environment: Environment, clock: _Clock, stack: AsyncExitStack
+    ) -> Kernel:
+        """A fresh kernel with this environment, closed by `stack`: the spare if it can serve, else one made now."""
+        limits = spec.request.limits
+        if (taken := await self._spares.take(key)) is not None:
+            spare, closer = taken
+            await stack.enter_async_context(closer)
+            base = spare.environment.layers
+            more = tuple(layer for layer in environment.layers if layer not in base)
+            same = replace(spare.box.limits, run_seconds=None) == replace(limits, run_seconds=None)
+            if spare.kernel.alive and same and not environment.kernel_moved and set(base) <= set(environment.layers):
+                if more:
+                    walls = await self.walls()
+                    places = walls.places(replace(spare.box, layers=more)).layers
+                    await anyio.to_thread.run_sync(join_venv, spare.box.venv, places)
+                    await spare.kernel.join(places)
+                return spare.kernel
+        with clock.phase("environment"):
+            sandbox = self._sandbox(key, environment, limits)
+        return (await stack.enter_async_context(sandbox)).kernel
+
+    @asynccontextmanager
+    async def _sandbox(self, key: _Key, environment: Environment, limits: Limits) -> AsyncIterator[_Sandbox]:
+        """A new venv and a kernel on it, in the session's walls."""
+        walls = await self.walls()
+        folder = self._state / f"k{next(self._names)}"
+        folder.mkdir(mode=0o700)
+        try:
+            box = make_box(folder, key.folder, environment.layers, limits, key.uid)
+            await anyio.to_thread.run_sync(self._make_venv, box, walls.places(box).layers, environment)
+            async with start_kernel(walls, box, folder) as kernel:
+                yield _Sandbox(kernel, box, environment)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_tree, folder)
+
+    def _make_venv(self, box: Box, layers: tuple[str, ...], environment: Environment) -> None:
+        create_venv(box.venv, layers, python=base_python().executable, app_data=self._environments.app_data)
+        self._fonts.give(environment, box.venv)
+
+    @asynccontextmanager
+    async def _make_spare(self, key: Hashable) -> AsyncIterator[_Sandbox]:
+        assert isinstance(key, _Key)
+        environment = await self._environments.base()
+        async with self._sandbox(key, environment, self._settings.limits()) as sandbox:
+            yield sandbox
+
+    async def _list_fonts(self, base: Environment) -> None:
+        """Let matplotlib list the machine's fonts once, inside the walls, for all runs to come."""
+        folder = self._state / f"k{next(self._names)}"
+        spool = folder / "spool"
+        uid = await self.open_session(folder / "session")
+        spool.mkdir()
+        try:
+            request = RunRequest(LIST_FONTS, limits=self._settings.limits())
+            spec = SandboxSpec(request, "fonts", folder / "session", spool, 1000, 1000, uid)
+            result = await self.run(spec, lambda event: None, Stop())
+            if result.status == "ok":
+                await anyio.to_thread.run_sync(self._fonts.keep, base, folder / "session" / "files")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.close_session(folder / "session", uid)
+                await anyio.to_thread.run_sync(remove_tree, folder)
 
 
 class _Clock:

@@ -184,8 +184,12 @@ class Bubblewrap:
             ("--ro-bind", os.path.realpath(box.mounts), places.mounts),
             ("--ro-bind", os.path.realpath(box.venv), places.venv),
             *(
-                ("--ro-bind", os.path.realpath(layer), inside)
-                for layer, inside in zip(box.layers, places.layers, strict=True)
+                [("--ro-bind", os.path.realpath(box.store), "/layers")]
+                if box.store is not None
+                else [
+                    ("--ro-bind", os.path.realpath(layer), inside)
+                    for layer, inside in zip(box.layers, places.layers, strict=True)
+                ]
             ),
             ("--ro-bind", os.path.realpath(box.kernel), places.kernel),
             ("--bind", os.path.realpath(box.run), places.run),

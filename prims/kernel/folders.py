@@ -48,6 +48,7 @@ def view(
         mounts=session / "mounts",
         venv=run / "venv",
         layers=layers,
+        store=layers[0].parent if layers else None,
         kernel=KERNEL_FILES,
         run=run / "s",
         limits=limits or Limits(),

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +157,29 @@ class Kernel:
         with contextlib.suppress(BlockingIOError, OSError):
             return plain(os.read(self._pipes[stream], _READ_BYTES).decode("utf-8", "replace"))
         return ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs."""
+        process = self._provisioner.process
+        return process is not None and process.poll() is None
+
+    async def join(self, layers: Sequence[str]) -> None:
+        """Make package layers importable, given by their places inside.
+
+        Raises:
+            KernelStartError: the kernel did not do so.
+        """
+        code = f"__import__('prims_kernel.once').once.join({list(layers)!r})"
+        request = self._client.execute(code, silent=True, store_history=False, reply=False)
+        with anyio.move_on_after(START_SECONDS):
+            reply = await self._until(
+                self._client.shell_channel,
+                lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request,
+            )
+            if reply["content"].get("status") == "ok":
+                return
+        raise KernelStartError("The kernel could not add the packages of this call.")
 
     # ------------------------------------------------------------------------------------------ execute
 

@@ -15,7 +15,7 @@ _ESCAPES = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
-_CONTROLS = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x02-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # A line without an end is passed on in pieces of this many characters, so that it cannot fill the memory.
@@ -32,31 +32,38 @@ def plain(value: object) -> str:
     return text
 
 
+# Erasing the line, or its end, belongs to redrawing and must be known until the line is put together.
+_ERASE_END, _ERASE_LINE = "\0", "\1"
+_ERASES = re.compile(r"\x1b\[(?:0?K|[12]K)")
+_REDRAWS = re.compile(r"([\r\b\0\1])")
+
+
 def _redrawn(line: str) -> str:
-    """What a terminal shows of a line with carriage returns: each one starts the line again.
+    """What a terminal shows of a line that is drawn over: by carriage returns, backspaces and erasing.
 
     A redraw that is shorter than what stood there leaves the rest standing, as terminals do; a line that ends in
     a carriage return still shows what was there.
     """
-    if "\r" not in line:
+    if not _REDRAWS.search(line):
         return line
-    shown = ""
-    for part in line.split("\r"):
-        shown = part + shown[len(part) :]
-    return shown.rstrip(" ") if shown.endswith("  ") else shown
-
-
-def _rubbed_out(line: str) -> str:
-    """Backspaces, as progress displays use them, applied."""
-    if "\b" not in line:
-        return line
-    kept: list[str] = []
-    for char in line:
-        if char != "\b":
-            kept.append(char)
-        elif kept and kept[-1] != "\r":
-            kept.pop()
-    return "".join(kept)
+    shown: list[str] = []
+    at = 0
+    for part in _REDRAWS.split(line):
+        match part:
+            case "\r":
+                at = 0
+            case "\b":
+                at = max(0, at - 1)
+            case "\0":
+                del shown[at:]
+            case "\1":
+                shown.clear()
+                at = 0
+            case _:
+                shown[at : at + len(part)] = part
+                at += len(part)
+    text = "".join(shown)
+    return text.rstrip(" ") if text.endswith("  ") else text
 
 
 class Cleaner:
@@ -77,11 +84,10 @@ class Cleaner:
             return _lines(head + newline) + self._long(line)
         cut = _UNFINISHED.search(line, max(0, len(line) - _LONGEST_ESCAPE)) if "\x1b" in line else None
         line, unfinished = (line[: cut.start()], line[cut.start() :]) if cut else (line, "")
-        if _SUSPECT.search(line):
-            line = _CONTROLS.sub("", _ESCAPES.sub("", line))
-            before, cr, last = line.rpartition("\r")
+        before, cr, last = line.rpartition("\r")
+        if cr:
             # Collapsed at once, so that a bar that redraws for hours stays small.
-            line = _redrawn(_rubbed_out(before)) + cr + last if cr else line
+            line = _lines(before) + cr + last
         self._rest = line + unfinished
         return _lines(head + newline)
 
@@ -101,10 +107,15 @@ class Cleaner:
 def _lines(text: str) -> str:
     if not _SUSPECT.search(text):
         return text
-    text = _CONTROLS.sub("", _ESCAPES.sub("", text))
-    if "\r" not in text and "\b" not in text:
+    if "\x1b" in text:
+        text = text.replace(_ERASE_END, "").replace(_ERASE_LINE, "")
+        text = _ERASES.sub(lambda found: _ERASE_LINE if found[0][2] in "12" else _ERASE_END, text)
+        text = _CONTROLS.sub("", _ESCAPES.sub("", text))
+    else:
+        text = _CONTROLS.sub("", text).replace(_ERASE_END, "").replace(_ERASE_LINE, "")
+    if not _REDRAWS.search(text):
         return text
-    return "\n".join(_redrawn(_rubbed_out(line.removesuffix("\r"))) for line in text.split("\n"))
+    return "\n".join(_redrawn(line.removesuffix("\r")) for line in text.split("\n"))
 
 
 class TextSink:

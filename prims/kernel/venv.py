@@ -36,6 +36,13 @@ def create_venv(path: Path, layers: Sequence[str], *, python: str, app_data: Pat
     _add_pip(site, path / "bin")
 
 
+def join_venv(path: Path, layers: Sequence[str]) -> None:
+    """Add `layers` to a virtualenv that is in use, for the interpreters that will be started from it."""
+    site = next((path / "lib").glob("python3*")) / "site-packages"
+    lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
+    (site / "prims-joined.pth").write_text("".join(lines), encoding="utf-8")
+
+
 def prewarm(python: str, app_data: Path) -> None:
     """Do once what makes the first `create_venv` slow: imports, and asking the interpreter about itself."""
     with tempfile.TemporaryDirectory(prefix="prims-") as folder:

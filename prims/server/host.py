@@ -79,7 +79,7 @@ class Host:
             with state_folder(self.settings.state_dir) as state:
                 async with (
                     local.LocalEngine(self.settings, state) as engine,
-                    SessionTable(self.settings, engine, state, engine.make_session_folder) as table,
+                    SessionTable(self.settings, engine, state) as table,
                 ):
                     self._table = table
                     self._up.set()
@@ -97,9 +97,9 @@ class Host:
             await self._closing.wait()
             group.cancel_scope.cancel()
 
-    @staticmethod
-    async def _prepare(prepare: Callable[[], Awaitable[None]]) -> None:
+    async def _prepare(self, prepare: Callable[[], Awaitable[None]]) -> None:
         try:
+            await self.process_session()
             await prepare()
         except PrimsError as problem:
             # Each call says it too, and may find that it has been mended.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
 
-MakeFolder = Callable[[Path], Awaitable[int | None]]
 _MOST_ARTIFACTS = 100
 _CLOSE_SECONDS = 1.5
 
@@ -86,14 +84,12 @@ class SessionTable:
 
     Args:
         state: this server's own folder, removed by its owner.
-        make_folder: makes a session's folder and gives its uid, when runs must have one of their own.
     """
 
-    def __init__(self, settings: Settings, engine: Engine, state: Path, make_folder: MakeFolder) -> None:
+    def __init__(self, settings: Settings, engine: Engine, state: Path) -> None:
         self._settings = settings
         self._engine = engine
         self._state = state
-        self._make_folder = make_folder
         self._sessions: dict[str, Session] = {}
         self._turns = anyio.Semaphore(settings.concurrent_runs)
         self._waiting = 0
@@ -131,7 +127,7 @@ class SessionTable:
             raise ShuttingDown("The server is shutting down.")
         self._names += 1
         folder = self._state / f"w{self._names}"
-        uid = await self._make_folder(folder)
+        uid = await self._engine.open_session(folder)
         session = Session("s_" + secrets.token_hex(16), folder, uid)
         self._sessions[session.id] = session
         return session
@@ -153,6 +149,7 @@ class SessionTable:
 
     async def _remove(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
+        await self._engine.close_session(session.folder, session.uid)
         await anyio.to_thread.run_sync(remove_tree, session.folder)
 
     def start(self, session: Session, request: RunRequest, emit: Emit) -> Run:

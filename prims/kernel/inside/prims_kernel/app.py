@@ -37,9 +37,10 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
         raise _no_input("getpass()")
 
-    async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        reply: dict[str, Any] = await super().do_execute(*args, **kwargs)
-        once.finish()
+    async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
+        if not silent:
+            once.finish()
         return reply
 
 

@@ -112,12 +112,8 @@ def _show_all() -> None:
             _shell.showtraceback()
 
 
-def seed_font_cache(layers: Sequence[str]) -> None:
-    """Put matplotlib's list of fonts where it looks for it: making it anew takes a second of each run."""
+def seed_font_cache() -> None:
+    """Put matplotlib's list of fonts where it looks for it: to make it anew takes up to seconds of each run."""
     cache = os.path.join(os.path.expanduser("~"), ".cache", "matplotlib")
-    for layer in layers:
-        template = os.path.join(layer, ".prims-home", "matplotlib")
-        if os.path.isdir(template):
-            with contextlib.suppress(OSError):
-                shutil.copytree(template, cache, dirs_exist_ok=True)
-            return
+    with contextlib.suppress(OSError):
+        shutil.copytree(os.path.join(sys.prefix, "share", "prims", "matplotlib"), cache)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
+import ctypes
 import os
 import shlex
+import site
 import subprocess
 import sys
 import tempfile
@@ -34,10 +36,17 @@ def prepare(shell: Any) -> None:
     sys.modules["__main__"].__dict__["__file__"] = script_path()
     sys.breakpointhook = _no_breakpoint
     _own_threads.extend(threading.enumerate())
-    figures.seed_font_cache(sys.path)
+    figures.seed_font_cache()
     shell.register_magic_function(_pip_magic, "line", "pip")
     _record_at_exit()
     _teach_multiprocessing(shell)
+
+
+def join(layers: list[str]) -> None:
+    """Add package layers to this interpreter, as the venv has them for those that are started from it."""
+    for layer in layers:
+        site.addsitedir(layer)
+    os.environ["PATH"] = ":".join([*(f"{layer}/bin" for layer in layers), os.environ["PATH"]])
 
 
 def add_working_directory() -> None:
@@ -90,6 +99,9 @@ def finish() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    with contextlib.suppress(Exception):
+        # What C code printed and did not flush, as at the end of any process.
+        ctypes.CDLL(None).fflush(None)
 
 
 def _wait_for_threads() -> None:

@@ -1,0 +1,133 @@
+"""Settings: what they are, how they are read, and what is told when they are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prims import config
+from prims.config import Settings
+from prims.errors import ConfigError
+
+
+def load(**environ: str) -> Settings:
+    return config.load(environ=environ)
+
+
+def test_defaults_hold_when_nothing_is_said() -> None:
+    settings = load()
+    assert (settings.isolation, settings.run_seconds, settings.max_run_seconds) == ("auto", 100.0, 600.0)
+    assert (settings.memory_bytes, settings.concurrent_runs) == (2 << 30, 8)
+    assert "pandas" in settings.default_packages
+
+
+def test_a_flag_wins_over_the_environment_and_the_environment_over_the_default() -> None:
+    environ = {"PRIMS_RUN_SECONDS": "20", "PRIMS_OPEN_FILES": "200"}
+    settings = config.load({"run_seconds": "30", "open_files": None}, environ)
+    assert (settings.run_seconds, settings.open_files, settings.processes) == (30.0, 200, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("memory_bytes", "3G", 3 << 30),
+        ("memory_bytes", "1.5g", 3 << 29),
+        ("memory_bytes", " 512 MiB ", 512 << 20),
+        ("memory_bytes", "none", None),
+        ("output_bytes", "64K", 64 << 10),
+        ("output_bytes", "2kb", 2048),
+        ("file_bytes", "1T", 1 << 40),
+        ("processes", "None", None),
+        ("run_seconds", "0.5", 0.5),
+        ("max_run_seconds", "NONE", None),
+        ("queued_runs", "0", 0),
+        ("isolation", " none ", "none"),
+        ("default_packages", "six, attrs>=23 ,", ("six", "attrs>=23")),
+        ("default_packages", "", ()),
+        ("cache_dir", "/somewhere/cache", Path("/somewhere/cache")),
+        ("state_dir", "~/state", Path("~/state").expanduser()),
+        ("state_dir", "state", Path.cwd() / "state"),
+    ],
+)
+def test_a_value_is_read_by_its_kind(name: str, text: str, value: Any) -> None:
+    assert getattr(load(**{f"PRIMS_{name.upper()}": text}), name) == value
+    assert getattr(config.load({name: text}, {}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("memory_bytes", "much", "a number or none"),
+        ("memory_bytes", "-1", "a number or none"),
+        ("memory_bytes", "1X", "a number or none"),
+        ("memory_bytes", "", "a number or none"),
+        ("memory_bytes", "1M", "at least"),
+        ("run_seconds", "nan", "a number"),
+        ("run_seconds", "inf", "a number"),
+        ("run_seconds", "none", "a number"),
+        ("run_seconds", "0", "at least 0.1"),
+        ("code_bytes", "none", "a number"),
+        ("concurrent_runs", "0", "at least 1"),
+        ("processes", "3", "at least 32"),
+        ("isolation", "docker", "auto, bubblewrap, landlock, none"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_the_setting_and_what_it_takes(name: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load(**{f"PRIMS_{name.upper()}": text})
+    assert words in str(told.value)
+    assert name in str(told.value).lower()
+    with pytest.raises(ConfigError) as told:
+        config.load({name: text}, {})
+    assert name.replace("_", "-") in str(told.value)
+
+
+def test_an_unknown_variable_is_an_error_that_names_it_and_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as told:
+        load(PRIMS_RUN_SECOND="5")
+    assert "PRIMS_RUN_SECOND is not" in str(told.value)
+    assert "PRIMS_RUN_SECONDS" in str(told.value)
+
+
+def test_an_unknown_flag_is_an_error_even_when_it_is_not_given() -> None:
+    with pytest.raises(ConfigError, match="speed"):
+        config.load({"speed": None}, {})
+
+
+def test_other_variables_are_nobodys_business() -> None:
+    assert load(HOME="/x", PRIMSX="1", XPRIMS_RUN_SECONDS="1") == load()
+
+
+def test_a_default_above_the_maximum_is_an_error_that_says_which_to_change() -> None:
+    with pytest.raises(ConfigError, match="max_run_seconds"):
+        load(PRIMS_RUN_SECONDS="700")
+    assert load(PRIMS_RUN_SECONDS="700", PRIMS_MAX_RUN_SECONDS="none").run_seconds == 700
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        load().run_seconds = 1  # type: ignore[misc]
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert all(len(setting.metadata["help"]) > 10 for setting in fields(Settings))
+
+
+def test_the_limits_of_a_run_are_the_settings_unless_the_call_names_its_time() -> None:
+    settings = load(PRIMS_MEMORY_BYTES="1G", PRIMS_PROCESSES="none", PRIMS_TMP_BYTES="8M", PRIMS_OUTPUT_BYTES="1M")
+    limits = settings.limits()
+    for name in ("run_seconds", "memory_bytes", "processes", "open_files", "file_bytes", "output_bytes", "tmp_bytes"):
+        assert getattr(limits, name) == getattr(settings, name)
+    assert settings.limits(7.0).run_seconds == 7.0
+
+
+def test_tools_of_the_server_get_its_environment_without_what_redirects_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PRIMS_ISOLATION"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("UV_INDEX_URL", "https://index.invalid/simple")
+    environment = config.tool_environment()
+    assert environment["UV_INDEX_URL"] == "https://index.invalid/simple"
+    assert not [name for name in environment if name.startswith(("PYTHON", "VIRTUAL_ENV", "PRIMS_"))]

@@ -1,0 +1,408 @@
+"""Every probe through the whole product: a real server over stdio, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import platform
+import selectors
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import stdio_client
+from mcp.types import CallToolResult
+
+from prims.isolation import bubblewrap, wrapper
+from tests import kit, probes, users
+from tests.processes import is_alive, until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed"),
+]
+
+SECRETS = {"AWS_SECRET_ACCESS_KEY": "hunter2SECRET", "GITHUB_TOKEN": "SECRETtoken"}
+LAYERS = ("--default-packages", "")  # a stranger's cache is empty, and no probe needs pandas
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A server with a client, and all around it that its code must not reach."""
+
+    client: Client
+    world: probes.World
+    state: Path
+    pid: int
+
+
+# ------------------------------------------------------------------------------------------ what is outside
+
+
+@contextmanager
+def listeners(folder: Path) -> Iterator[dict[str, object]]:
+    """Sockets of this process that answer everybody, by their name in `World`."""
+    with ExitStack() as stack:
+        watch = stack.enter_context(selectors.DefaultSelector())
+        wake, woken = os.pipe()
+        stack.callback(os.close, wake)
+        stack.callback(os.close, woken)
+
+        def add(sock: socket.socket) -> socket.socket:
+            stack.enter_context(sock)
+            watch.register(sock, selectors.EVENT_READ)
+            return sock
+
+        tcp = add(socket.create_server(("0.0.0.0", 0)))
+        port = tcp.getsockname()[1]
+        if socket.has_dualstack_ipv6():
+            add(socket.create_server(("::", port), family=socket.AF_INET6))
+        udp = add(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.bind(("0.0.0.0", 0))
+        names = {"stream": f"{folder}/stream", "datagram": f"{folder}/datagram", "abstract": f"\0prims{folder}"}
+        for name, address in names.items():
+            kind = socket.SOCK_DGRAM if name == "datagram" else socket.SOCK_STREAM
+            sock = add(socket.socket(socket.AF_UNIX, kind))
+            sock.bind(address)
+            if kind == socket.SOCK_STREAM:
+                sock.listen()
+            if not address.startswith("\0"):
+                os.chmod(address, 0o777)
+
+        def answer() -> None:
+            watch.register(wake, selectors.EVENT_READ)
+            while True:
+                for key, _ in watch.select():
+                    if key.fileobj == wake:
+                        return
+                    assert isinstance(key.fileobj, socket.socket)
+                    if key.fileobj.type == socket.SOCK_STREAM:
+                        with key.fileobj.accept()[0] as connection:
+                            connection.send(b"hello")
+                    else:
+                        _, address = key.fileobj.recvfrom(100)
+                        if key.fileobj is udp:
+                            udp.sendto(b"hello", address)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield {"tcp": port, "udp": udp.getsockname()[1], **names}
+        finally:
+            os.write(woken, b"x")
+            thread.join(10)
+
+
+def host_ip() -> str:
+    """An address of this machine that is not loopback, when it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return "127.0.0.1"
+        return str(sock.getsockname()[0])
+
+
+@asynccontextmanager
+async def serving(who: users.Owner, name: str, *arguments: str) -> AsyncIterator[tuple[Client, Path, int]]:
+    """A server with its state below `name`; its log is shown when the block fails."""
+    state = who.folder(who.base / name)
+    before = set(wrapper.children(os.getpid()))
+    log = who.base / f"{name}.log"
+    with log.open("w") as errlog:
+        parameters = who.server(state, *arguments, env=SECRETS)
+        async with Client(stdio_client(parameters, errlog=errlog), mode="auto") as client:  # type: ignore[arg-type]
+            (pid,) = set(wrapper.children(os.getpid())) - before
+            try:
+                yield client, state, pid
+            except BaseException:
+                print(log.read_text())
+                raise
+    await until(lambda: not is_alive(pid), 5, f"end of server {pid}")
+    assert list(state.iterdir()) == []
+
+
+@asynccontextmanager
+async def world_of(kind: str, *arguments: str) -> AsyncIterator[Outside]:
+    """A server of a user of that kind and everything around it, another live session with a running kernel included."""
+    with users.owner(kind) as who, listeners(who.base) as addresses:
+        secret = who.home / "secret.txt"
+        secret.write_text("nobody else's")
+        secret.chmod(0o600)
+        who.give(secret)
+        async with (
+            serving(who, "s1", *LAYERS, *arguments) as (client, state, pid),
+            serving(who, "s2", *LAYERS, "--run-seconds", "600") as (other, other_state, _),
+            anyio.create_task_group() as group,
+        ):
+            code = "import time; open('secret.txt', 'w').write('theirs'); time.sleep(600)"
+            group.start_soon(other.call_tool, "run_code", {"code": code})
+            first = await kit.run_code(client, "1")
+            assert not first.is_error, kit.text_of(first)
+            (session,) = state.glob("*/w1")
+            data = session / "mounts" / "data.csv"
+            data.write_text("a,b\n1,2\n")
+            data.chmod(0o644)
+            with anyio.fail_after(kit.SECONDS):
+                while not (secrets := list(other_state.glob("*/w1/files/secret.txt"))):
+                    await anyio.sleep(0.05)
+            (other_socket,) = other_state.glob("*/r*/s/k*/s-1")
+            world = probes.World(
+                secret=str(secret),
+                other_files=str(secrets[0].parent),
+                other_socket=str(other_socket),
+                runs=str(state),
+                server_pid=pid,
+                host_ip=host_ip(),
+                **addresses,  # type: ignore[arg-type]
+            )
+            yield Outside(client, world, state, pid)
+            group.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="module", params=users.KINDS)
+async def outside(request: pytest.FixtureRequest) -> AsyncIterator[Outside]:
+    async with world_of(request.param) as outside:
+        yield outside
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_python_is_left() -> Iterator[None]:
+    yield
+    users.clean_up()
+
+
+async def tried(outside: Outside, code: str) -> CallToolResult:
+    return await kit.run_code(outside.client, probes.preamble(outside.world) + code)
+
+
+def stdout(result: CallToolResult) -> str:
+    assert result.structured_content is not None
+    return str(result.structured_content["stdout"])
+
+
+# ------------------------------------------------------------------------------------------- ways out
+
+
+@pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.name)
+async def test_there_is_no_way_out_by(probe: probes.Probe, outside: Outside) -> None:
+    if probe.needs not in (None, platform.machine()):
+        pytest.skip(f"is about {probe.needs}")
+    result = await tried(outside, probe.code)
+    assert stdout(result).split()[:1] == [probe.expected], kit.text_of(result)
+    assert len(stdout(result).splitlines()) == 1
+    assert result.structured_content is not None
+    assert result.structured_content["isolation"] == "bubblewrap"
+    assert is_alive(outside.pid)
+    assert Path(outside.world.secret).stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_probes_find_their_way_out_where_there_are_no_walls() -> None:
+    chosen = [probe for probe in probes.PROBES if probe.name in probes.ESCAPES_WITHOUT_WALLS]
+    assert len(chosen) == len(probes.ESCAPES_WITHOUT_WALLS)
+    async with world_of(users.KINDS[0], "--isolation", "none") as outside:
+        result = await tried(outside, "\n".join(probe.code for probe in chosen))
+        assert result.structured_content is not None
+        assert result.structured_content["isolation"] == "none"
+        said = dict(zip((probe.name for probe in chosen), stdout(result).splitlines(), strict=True))
+        assert {name: line for name, line in said.items() if not line.startswith("ESCAPED")} == {}
+
+
+async def test_a_port_opened_inside_is_not_open_outside(outside: Outside) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as free:
+        port = free.getsockname()[1]
+    code = f"""
+listener = socket.create_server(("0.0.0.0", {port}))
+with socket.create_connection(("127.0.0.1", {port})): open("listening", "w").close()
+import time
+while not os.path.exists("go"): time.sleep(0.02)
+print("done")
+"""
+    (files,) = outside.state.glob("*/w1/files")
+    results: list[CallToolResult] = []
+
+    async def call() -> None:
+        results.append(await tried(outside, code))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        try:
+            await until((files / "listening").exists, 30, "the code inside listens")
+            for address in {"127.0.0.1", outside.world.host_ip}:
+                with pytest.raises(OSError):
+                    await anyio.connect_tcp(address, port)
+        finally:
+            (files / "go").touch()
+    assert stdout(results[0]) == "done\n"
+
+
+async def test_a_call_does_not_see_the_processes_of_another_one_of_its_session(outside: Outside) -> None:
+    seen: list[str] = []
+
+    async def look(seconds: float) -> None:
+        code = f"import time; time.sleep({seconds})\nprint(sorted(n for n in os.listdir('/proc') if n.isdigit()))"
+        seen.append(stdout(await tried(outside, code)))
+
+    async with anyio.create_task_group() as group:
+        for seconds in (0.2, 0.5):
+            group.start_soon(look, seconds)
+    assert seen == ["['1', '2']\n"] * 2
+
+
+# ------------------------------------------------------------------------------------ what is left behind
+
+
+async def test_planted_files_are_neither_followed_nor_a_stumbling_block(outside: Outside) -> None:
+    (files,) = outside.state.glob("*/w1/files")
+    # Of the walls themselves the probes before may have left traces; they are not new.
+    result = await tried(outside, probes.PLANT)
+    assert not result.is_error, kit.text_of(result)
+    assert result.structured_content is not None
+    listed = {a["relative_path"]: a["size"] for a in result.structured_content["artifacts"]}
+    locked = {"output/locked/inside.txt": 0}  # which root's server can read, and a user's cannot
+    sizes = {"output/sparse.csv": 60 << 20, "output/bomb.json": 100_000, "output/ok.txt": 4}
+    assert {path: size for path, size in listed.items() if path not in locked} == {
+        **sizes,
+        "output/bomb.gz": (files / "output/bomb.gz").stat().st_size,
+    }
+    for text in (kit.text_of(result), str(result.structured_content)):
+        assert not {"\x1b", "\x07", "\u202e", "\udcff"} & set(text)
+        assert "root:" not in text
+    # The server goes on, and the next call does not report them again.
+    again = await tried(outside, "open('output/next.txt', 'w').write('x'); print(len(os.listdir('output')) > 10)")
+    assert stdout(again) == "True\n"
+    assert again.structured_content is not None
+    assert [a["relative_path"] for a in again.structured_content["artifacts"]] == ["output/next.txt"]
+    # That all of it is removed with the session is seen where the server ends: its state folder is empty then.
+
+
+@pytest.mark.parametrize("target", ["/etc", "/tmp", "../../w1", "nowhere"])
+async def test_an_output_folder_that_is_a_link_leads_nowhere(outside: Outside, target: str) -> None:
+    code = f"""
+os.rename("output", "kept")
+os.symlink({target!r}, "output")
+print("x" * 100_000)
+"""
+    back = "os.unlink('output'); os.rename('kept', 'output'); print('back')"
+    try:
+        result = await tried(outside, code)
+        assert not result.is_error
+        assert result.structured_content is not None
+        assert result.structured_content["artifacts"] == []
+        assert not list(Path("/tmp").glob("run*-output.txt"))
+        assert not list(Path("/etc").glob("run*-output.txt"))
+    finally:
+        assert stdout(await tried(outside, back)) == "back\n"
+
+
+# --------------------------------------------------------------------------------------- forged messages
+
+FORGE = r"""
+import json, time
+from jupyter_client.session import Session
+kernel = get_ipython().kernel
+parent = kernel.get_parent("shell")
+forger = Session(key=kernel.session.key, signature_scheme="hmac-sha256", session="forger")
+out = kernel.iopub_socket
+
+def header(kind, **more): return {"msg_id": "f1", "msg_type": kind, "username": "u", "session": "s", "date": "2026-01-01T00:00:00Z", "version": "5.3", **more}
+def raw(*parts, topic=b"forged", signature=None):
+    parts = [p if isinstance(p, bytes) else json.dumps(p).encode() for p in parts]
+    out.send_multipart([topic, b"<IDS|MSG>", forger.sign(parts) if signature is None else signature, *parts])
+def say(kind, content, parent=parent["header"], **more): raw(header(kind, **more), parent, {}, content)
+"""
+
+FORGERIES = {
+    "bad_signature": "raw(header('stream'), parent['header'], {}, {'name': 'stdout', 'text': 'FAKE'}, signature=b'0' * 64)",
+    "no_delimiter": "out.send_multipart([b'x', b'y', b'z'])",
+    "one_frame": "out.send_multipart([b''])",
+    "few_parts": "raw(header('stream'))",
+    "bad_json": "raw(b'{', b'{', b'{', b'{')",
+    "brackets": "raw(b'[' * 100_000, b'{}', b'{}', b'{}')\nraw(header('stream'), parent['header'], {}, b'[' * 100_000)",
+    "huge_integer": "raw(header('stream'), parent['header'], {}, b'{\"name\": \"stdout\", \"text\": ' + b'9' * 5000 + b'}')",
+    "invalid_utf8": "raw(header('stream'), parent['header'], {}, b'{\"name\": \"stdout\", \"text\": \"\\xff\"}')",
+    "bad_date": "say('status', {'execution_state': 'busy'}, date='not a date')",
+    "no_msg_id": "raw({'msg_type': 'stream'}, parent['header'], {}, {})",
+    "header_is_a_list": "raw([1], parent['header'], {}, {})\nraw(header('stream'), [1], {}, {})\nraw(header('stream'), 5, 5, 5)",
+    "content_of_wrong_types": """
+for content in (5, None, [], 'x', {'name': 5, 'text': 5}, {'data': 5}, {'data': {'image/png': 5}},
+                {'data': {'text/plain': {'a': 1}}}, {'data': {'text/html': None}}, {'data': {'': 'x'}},
+                {'data': {'image/png': '%%%'}, 'transient': []}, {'ename': 7, 'evalue': [], 'traceback': [5, None]},
+                {'wait': 'x'}, {'execution_state': []}, {'data': {'application/json': [9] * 10}, 'metadata': 7}):
+    for kind in ('stream', 'display_data', 'update_display_data', 'clear_output', 'status', 'comm_open', 'nonsense', 5):
+        say(kind, content)""",
+    "deep_json": """
+deep = b'[' * 900 + b']' * 900
+raw(header('display_data'), parent['header'], {}, b'{"data": {"application/json": ' + deep + b'}}')""",
+    "orders_of_all_kinds": """
+for order in (True, -1, 0, 10**30, 'x', None, [], 10**17):
+    raw(header('display_data'), parent['header'], {'prims_order': order}, {'data': {'text/plain': 'x'}})""",
+    "other_parent": "say('stream', {'name': 'stdout', 'text': 'FAKE'}, parent={'msg_id': 'another'})",
+    "idle": "say('status', {'execution_state': 'idle'})",
+    "many": "for _ in range(20_000): raw(b'{', b'{', b'{', b'{')",
+    "replay": "for _ in range(3): say('stream', {'name': 'stderr', 'text': 'again'})",
+    "input_request": "say('input_request', {'prompt': 'FAKE', 'password': True})",
+    "marks": "for n in (5, 10**17, 3, 7): print(f'\\x1b]prims;{n}\\x07', end='', flush=True)",
+}
+
+
+@pytest.fixture(scope="module", params=users.KINDS[:1])
+async def forging(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    with users.owner(request.param) as who:
+        async with serving(who, "s", *LAYERS) as (client, _, _):
+            yield client
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+async def test_a_run_goes_on_past_forged_messages(forging: Client, forgery: str) -> None:
+    code = f"{FORGE}\nprint('before')\n{forgery}\ntime.sleep(0.1)\nprint('after')"
+    with anyio.fail_after(30):
+        result = await kit.run_code(forging, code)
+    assert result.structured_content is not None, kit.text_of(result)
+    assert result.structured_content["status"] == "ok", kit.text_of(result)
+    lines = stdout(result).splitlines()
+    assert [line for line in lines if line in ("before", "after")] == ["before", "after"]
+    assert "FAKE" not in kit.text_of(result)
+    assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
+
+
+# What a run says of itself in these may be wrong: it lies. It must end, and the server must go on.
+LIES = {
+    "error": "say('error', {'ename': 'Fake', 'evalue': 'x', 'traceback': ['y']})",
+    "lone_surrogates": r"""
+for kind in ('stream', 'display_data', 'execute_result', 'error'):
+    raw(header(kind), parent['header'], {}, br'''{"name": "stdout", "text": "\ud800", "data": {"text/plain": "\udfff",
+        "text/\ud800": "x"}, "ename": "\ud800", "evalue": "\ud801", "traceback": ["\ud802"]}''')""",
+    "nan": "raw(header('display_data'), parent['header'], {}, b'{\"data\": {\"application/json\": [NaN, Infinity]}}')",
+    "forty_megabytes": "say('stream', {'name': 'stdout', 'text': 'x' * 40_000_000})\ntime.sleep(1)",
+    "many_displays": "for n in range(5000): say('display_data', {'data': {'text/plain': str(n)}})",
+    "reply_then_go_on": r"""
+kernel.session.send(kernel.shell_socket if hasattr(kernel, 'shell_socket') else kernel.shell_stream, 'execute_reply',
+                    {'status': 'ok', 'execution_count': 1}, parent=parent, ident=parent.get('identities') or kernel._parent_ident['shell'])
+time.sleep(600)""",
+    "idle_then_go_on_for_ever": "say('status', {'execution_state': 'idle'})\ntime.sleep(600)",
+    "closed_sockets": "out.io_thread.socket.close()\ntime.sleep(0.2)",
+    "no_descriptors": "os.closerange(0, 1000)\ntime.sleep(600)",
+    "pipes_filled_by_a_child": """
+if os.fork() == 0:
+    os.setsid()
+    while True: os.write(1, b'x' * 60_000)
+time.sleep(0.3)""",
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie: str) -> None:
+    code = f"import os\n{FORGE}\nprint('before')\n{lie}\nprint('after')"
+    with anyio.fail_after(30):
+        result = await kit.run_code(forging, code, timeout_seconds=6)
+    assert result.structured_content is not None, kit.text_of(result)
+    assert stdout(result).startswith("before\n")
+    kit.text_of(result).encode()
+    assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
