@@ -66,6 +66,7 @@ class Session:
         self.uid = uid
         self.used = time.monotonic()
         self.runs: set[Run] = set()
+        self.made: set[str] = set()
         self._numbers = 0
 
     @property
@@ -220,12 +221,13 @@ class SessionTable:
                 uid=session.uid,
             )
             result = await self._engine.run(spec, run.emit, run.stop)
-            result = await anyio.to_thread.run_sync(_move_in, session, name, spool, result)
+            result, made = await anyio.to_thread.run_sync(_move_in, session, name, spool, result)
             after = await anyio.to_thread.run_sync(snapshot, session.files)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, spool)
-        files = changes(before, after)
+        # What other runs of the session were given meanwhile is theirs.
+        files = [f for f in changes(before, after) if f.relative_path in made or f.relative_path not in session.made]
         feedback = list(result.feedback)
         if not after.complete:
             feedback.append("output/ holds more files than are looked at; the list is not complete.")
@@ -243,8 +245,11 @@ class SessionTable:
             run.stop.set(reason)
 
 
-def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunResult:
-    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told."""
+def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tuple[RunResult, set[str]]:
+    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
+
+    Also gives the paths of what was moved.
+    """
     moved: dict[str, str | None] = {}
 
     def place(path: str | None) -> str | None:
@@ -261,7 +266,7 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
     for display in result.displays:
         path = place(display.path)
         displays.append(replace(display, path=path, name=path.rsplit("/", 1)[-1] if path else display.name))
-    return replace(
+    result = replace(
         result,
         stdout=text(result.stdout),
         story=text(result.story),
@@ -269,3 +274,6 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
         result=text(result.result),
         displays=tuple(displays),
     )
+    made = {path for path in moved.values() if path}
+    session.made |= made
+    return result, made
