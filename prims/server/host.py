@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import anyio.to_thread
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 # How long the preparation waits for a first request to be answered before it begins by itself.
 _FIRST_REPLY_SECONDS = 2.0
 # Most of two seconds: a client that closes stdin kills what has not ended by then.
-_CLOSE_SECONDS = 1.9
+CLOSE_SECONDS = 1.9
 
 
 class Host:
@@ -31,11 +31,35 @@ class Host:
         self._answered = anyio.Event()
         self._up = anyio.Event()
         self._closing = anyio.Event()
+        self._calls = 0
+        self._no_calls = anyio.Event()
         self._down = anyio.Event()
         self._table: SessionTable | None = None
         self._problem: PrimsError | None = None
         self._default: Session | None = None
         self._making = anyio.Lock()
+
+    def stop_runs(self) -> None:
+        """Ask every run to end because the server does."""
+        if self._table is not None:
+            self._table.stop_runs()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Counts a call while it is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._no_calls.set()
+                self._no_calls = anyio.Event()
+
+    async def until_no_calls(self) -> None:
+        """Until no call is under way."""
+        if self._calls:
+            await self._no_calls.wait()
 
     def answered(self) -> None:
         """The first request has been answered: what is slow may begin."""
@@ -121,6 +145,6 @@ async def running_host(settings: Settings) -> AsyncIterator[Host]:
         try:
             yield host
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
                 await host.close()
             group.cancel_scope.cancel()

@@ -122,7 +122,8 @@ def make_server(host: Host) -> Server[Any]:
         if params.name != "run_code":
             return _failure(f"There is no tool {params.name!r} here; there is run_code.")
         try:
-            return await _run_code(host, context, run_code_arguments(params.arguments))
+            with host.call():
+                return await _run_code(host, context, run_code_arguments(params.arguments))
         except PrimsError as problem:
             return _failure(_told(problem))
         except asyncio.CancelledError:

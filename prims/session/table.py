@@ -148,6 +148,13 @@ class SessionTable:
         session.used = time.monotonic()
         return session
 
+    def stop_runs(self) -> None:
+        """Take no new runs, and ask those under way to end because the server does."""
+        self._closing = True
+        for session in self._sessions.values():
+            for run in session.runs:
+                run.stop.set("shutdown")
+
     async def _remove(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
         await self._engine.close_session(session.folder, session.uid)
