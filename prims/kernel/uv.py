@@ -135,10 +135,14 @@ class Uv:
             env.setdefault("UV_HTTP_TIMEOUT", "10")
         try:
             process = await anyio.open_process(
-                [sys.executable, "-I", "-S", "-c", _ENDS_WITH_US, str(os.getpid()), *command], stdin=subprocess.DEVNULL, cwd=self.folder, env=env, start_new_session=True,
+                [sys.executable, "-I", "-S", "-c", _ENDS_WITH_US, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
                 # Runs may have a uid of their own and must be able to read what is installed.
                 umask=0o022,
-            )  # fmt: skip
+            )
         except OSError as e:
             raise InstallError(f"The package installer uv did not start: {e}.", reason="other") from e
         out, err = await _finish(process)
