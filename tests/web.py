@@ -351,7 +351,7 @@ _FILES: dict[str, tuple[dict[str, str], bytes]] = {
     "/gz/bomb.csv": (_TEXT | _GZIP, gzip.compress(bytes(64 << 20))),
     "/gz/bomb2.csv": (_TEXT | {"Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(bytes(64 << 20)))),
     "/gz/hollow.csv": (_TEXT | _GZIP, gzip.compress(b"") * 5000),
-    "/deflate/zeros": (_DEFLATE, _packed(bytes((3 << 20) + 17), -15)),
+    "/deflate/zeros": (_DEFLATE, _packed(bytes((1 << 20) + 5), -15)),
     "/deflate/zlib.csv": (_TEXT | _DEFLATE, zlib.compress(CSV)),
     "/deflate/raw.csv": (_TEXT | _DEFLATE, _packed(CSV, -15)),
     "/br.csv": (_TEXT | {"Content-Encoding": "br"}, b"\x0b\x03\x80a,b\n1,2\n\x03"),

@@ -90,6 +90,7 @@ class _Inflate:
             except zlib.error as problem:
                 raise ValueError("damaged") from problem
             data = stream.unused_data if stream.eof else stream.unconsumed_tail
+            # A full piece may leave more inside the stream though all input was taken.
             full = len(piece) == _PIECE and not stream.eof
             if piece:
                 yield piece

@@ -28,6 +28,9 @@ _OTHERS = {
     "npz": ("application/x-npz", "NumPy arrays"),
     "whl": ("application/x-wheel+zip", "Python wheel"),
 }
+# Parts of a workbook that are read before its first row.
+_READ_WHOLE = ("xl/sharedStrings.xml", "xl/styles.xml", "xl/workbook.xml")
+_MOST_WHOLE = 48 << 20
 
 Entry = tuple[str, "int | None"]
 
@@ -63,13 +66,13 @@ def zip_file(answer: Answer, ask: Ask, source: Source) -> None:
     """A ZIP archive, or a document that is one. Read here, because `zipfile` makes an object of every entry."""
     total, start, length = _directory(source)
     shown: list[Entry] = []
-    names: set[str] = set()
+    names: dict[str, int] = {}
     unpacked, listed, encrypted = 0, 0, False
     for name, size, flags in _central(source, start, length):
         if ask.offset <= listed < ask.offset + ask.entries:
             shown.append((name, size))
         if listed < 2000:
-            names.add(name)
+            names[name] = size
         listed += 1
         unpacked += size
         encrypted |= bool(flags & 1)
@@ -91,7 +94,9 @@ def zip_file(answer: Answer, ask: Ask, source: Source) -> None:
     if "xl/workbook.xml" in names:
         from look import sheets
 
-        if sheets.workbook(answer, ask, source, total):
+        if max(names.get(part, 0) for part in _READ_WHOLE) > _MOST_WHOLE:
+            answer.note("its texts are too large to be read here")
+        elif sheets.workbook(answer, ask, source, total):
             return
     outline(answer, ask, words, shown, total, unpacked if complete else None)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CELLS = 50_000
+_SAMPLE_COLUMNS = 1000
 _LONGEST_FIELD = 4 << 20
 _WIDEST_CELL = 40
 _WIDEST_TABLE = 220
@@ -174,11 +175,11 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
     if coding.guessed:
         answer.note(f"the encoding {coding.label} is a guess")
     rows = _Rows(source, coding, delimiter, True)
-    sample, window, passed = _read(rows, ask)
+    sample, widths, window, passed = _read(rows, ask)
     if rows.error:
         answer.note("its quotes do not match; read without minding quotes")
         rows = _Rows(source, coding, delimiter, False)
-        sample, window, passed = _read(rows, ask)
+        sample, widths, window, passed = _read(rows, ask)
     quoting = "quoting" not in rows._options
     if not sample:
         answer.rows, answer.rows_exact = 0, True
@@ -188,13 +189,13 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
         answer.note("it seems to have no header line")
     body = sample[1:] if header is not None else sample
     window = window[: ask.rows] if header is None else window[1:]
-    width = max(map(len, sample))
+    width = max(widths)
+    widths = widths[header is not None :]
     names = name_columns(header, width)
     types = column_types(body, min(width, ask.columns))
     answer.set_columns(names, types, ask.columns, width)
-    if len({len(row) for row in body}) > 1:
-        few, many = min(map(len, body)), max(map(len, body))
-        answer.note(f"rows have different numbers of fields, from {few:,} to {many:,}")
+    if len(set(widths)) > 1:
+        answer.note(f"rows have different numbers of fields, from {min(widths):,} to {max(widths):,}")
     if header is not None and len(set(header)) < len(header):
         answer.note("some column names occur more than once")
     if delimiter not in ",\t":
@@ -208,42 +209,45 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
         answer.note("lines longer than 1 MB were cut")
     if rows.lines.bad:
         answer.note(f"some bytes are not valid {coding.codec}")
-    known = answer.rows if answer.rows is not None else passed
-    _continue(answer, ask, shown if window else 0, known)
+    _continue(answer, ask, shown if window else 0, passed - (header is not None))
 
 
-def _continue(answer: Answer, ask: Ask, shown: int, rows: int) -> None:
-    """Say how to go on after the rows that are shown."""
+def _continue(answer: Answer, ask: Ask, shown: int, passed: int) -> None:
+    """Say how to go on after the rows that are shown, of those that were passed."""
     after = ask.offset + shown
-    if shown and after < rows and not ask.brief:
+    if shown and after < passed and not ask.brief:
         answer.next_offset = after
     if not shown and ask.offset:
         answer.text = ""
         answer.note(f"there are no rows at offset {ask.offset:,}, or they are too far to be read here")
 
 
-def _read(rows: _Rows, ask: Ask) -> tuple[list[list[str]], list[list[str]], int]:
-    """A sample of the first rows, the rows that are asked for with one before them, and how many were passed."""
+def _read(rows: _Rows, ask: Ask) -> tuple[list[list[str]], list[int], list[list[str]], int]:
+    """A sample of the first rows with their true widths, the rows that are asked for with one more (the header is among
+    them), and how many were passed."""
     import time
 
     until = time.monotonic() + _FAR_SECONDS
     sample: list[list[str]] = []
+    widths: list[int] = []
     window: list[list[str]] = []
     cells = 0
     passed = 0
-    last = ask.offset + ask.rows + 1  # one more, because the header is among them
+    last = ask.offset + ask.rows + 1
     for row in rows:
         if passed < _SAMPLE_ROWS and cells < _SAMPLE_CELLS:
-            cells += len(row)
-            sample.append([cell[:400] for cell in row])
+            widths.append(len(row))
+            sample.append([cell[:400] for cell in row[:_SAMPLE_COLUMNS]])
+            cells += len(sample[-1])
         elif passed >= last:
+            passed += 1
             break
         if ask.offset <= passed < last:
             window.append([short(cell, 400) for cell in row[: _MOST_SHOWN + 1]])
         passed += 1
         if not passed & 1023 and time.monotonic() > until:
             break
-    return sample, window, passed
+    return sample, widths, window, passed
 
 
 def _count(answer: Answer, source: Source, coding: Coding, delimiter: str, quoting: bool, header: bool) -> None:
@@ -303,6 +307,7 @@ def json_lines(answer: Answer, ask: Ask, source: Source, coding: Coding) -> None
             continue
         sampled = len(values) + bad < 200
         if passed >= ask.offset + ask.rows and not sampled:
+            passed += 1
             break
         if sampled or passed >= ask.offset:
             try:
@@ -335,4 +340,4 @@ def json_lines(answer: Answer, ask: Ask, source: Source, coding: Coding) -> None
     if count is None:
         count = sum(1 for line in Lines(source, coding) if line.strip())
     set_rows(answer, source, count, False)
-    _continue(answer, ask, shown if window else 0, answer.rows or 0)
+    _continue(answer, ask, shown if window else 0, passed)
