@@ -44,6 +44,8 @@ _STATUS: dict[str, Status] = {
     "shutdown": "shutdown",
     "out_of_memory": "out_of_memory",
     "output": "limit",
+    "disk": "limit",
+    "files": "limit",
 }
 
 
@@ -286,10 +288,13 @@ def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[
             "shutdown": "stopped because the server is shutting down",
             "out_of_memory": f"out of memory: stopped at its limit of {_size(limits.memory_bytes)}",
             "output": f"stopped because it wrote more than {_size(limits.output_bytes)} of output",
+            "disk": "stopped because the session's workspace holds more bytes than it may (workspace_bytes)",
+            "files": "stopped because the session's workspace holds more files than it may (workspace_files)",
         }
         names = {
             "timeout": "TimeoutError", "cancelled": "Cancelled", "shutdown": "Shutdown",
-            "out_of_memory": "MemoryError", "output": "OutputLimitExceeded",
+            "out_of_memory": "MemoryError", "output": "OutputLimitExceeded", "disk": "WorkspaceFull",
+            "files": "WorkspaceFull",
         }  # fmt: skip
         cause = causes[ending.stopped]
         return _STATUS[ending.stopped], CodeError(names[ending.stopped], cause, traceback, line), cause

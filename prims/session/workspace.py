@@ -20,7 +20,10 @@ from prims.model import Artifact
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST_ENTRIES = 20_000
+_MOST_LISTED = 500
 _DEEPEST = 32
+_MOST_COUNTED = 200_000
+_DEEPEST_COUNTED = 64
 
 # Where a file stood when it was last looked at: a change of any of these is a change of the file.
 Stamp = tuple[int, int, int]
@@ -34,13 +37,14 @@ class Snapshot:
     complete: bool = True
 
 
-def open_beneath(root: Path, relative: str) -> int:
-    """A descriptor of the regular file `relative` below `root`; the caller closes it.
+def open_beneath(root: Path, parts: list[str], name: str) -> int:
+    """A descriptor of the regular file at `parts` below `root`; `name` is how readers call it. The caller closes it.
 
     Raises:
-        Refused: the path leaves the folder, goes through a link, or is not a regular file.
+        Refused: there is none, the way to it goes through a link, or it is not a regular file.
     """
-    parts = checked_parts(relative)
+    if not parts:
+        raise Refused(f"{name!r} is a folder of this session's workspace, not a file.")
     folder = os.open(root, _FOLDER)
     try:
         for part in parts[:-1]:
@@ -49,15 +53,15 @@ def open_beneath(root: Path, relative: str) -> int:
             folder = inner
         descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
     except FileNotFoundError:
-        raise Refused(f"There is no file {relative!r} in this session's workspace.") from None
+        raise Refused(f"There is no file {name!r} in this session's workspace.") from None
     except (OSError, ValueError):
-        raise Refused(f"{relative!r} is not a plain file of this session's workspace.") from None
+        raise Refused(f"{name!r} is not a plain file of this session's workspace.") from None
     finally:
         os.close(folder)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise Refused(f"{relative!r} is not a plain file of this session's workspace.")
+        raise Refused(f"{name!r} is not a plain file of this session's workspace.")
     return descriptor
 
 
@@ -73,6 +77,61 @@ def checked_parts(relative: str) -> list[str]:
     return parts
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry of a folder. `path` is posix, from the workspace; `modified` is seconds since the epoch."""
+
+    name: str
+    path: str
+    type: str
+    size: int
+    modified: float
+
+
+def open_folder(root: Path, parts: list[str]) -> int:
+    """A descriptor of a folder below `root`; the caller closes it.
+
+    Raises:
+        Refused: there is none, or the way to it goes through a link.
+    """
+    folder = os.open(root, _FOLDER)
+    try:
+        for part in parts:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except (OSError, ValueError):
+        os.close(folder)
+        raise Refused(f"There is no folder {'/'.join(parts)!r} in this session's workspace.") from None
+    return folder
+
+
+def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed], int]:
+    """The entries of a folder by name, and how many more there are; `shown` is how readers call the folder."""
+    descriptor = open_folder(root, parts)
+    found: list[Listed] = []
+    left_out = 0
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if len(found) >= _MOST_LISTED or not _is_text(entry.name):
+                    left_out += 1
+                    continue
+                with contextlib.suppress(OSError):
+                    found.append(_listed(entry, shown))
+    finally:
+        os.close(descriptor)
+    return sorted(found, key=lambda e: e.name), left_out
+
+
+def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
+    status = entry.stat(follow_symlinks=False)
+    kinds = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
+    path = f"{shown}/{entry.name}" if shown else entry.name
+    return Listed(entry.name, path, kind, status.st_size if kind == "file" else 0, status.st_mtime)
+
+
 def snapshot(files: Path) -> Snapshot:
     """What lies below output/ now; bounded in time, whatever was planted there."""
     found: dict[str, Stamp] = {}
@@ -83,6 +142,49 @@ def snapshot(files: Path) -> Snapshot:
             break
         found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
     return Snapshot(found, complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a folder holds."""
+
+    bytes: int
+    files: int
+
+
+def usage(folder: Path) -> Usage:
+    """Disk space and number of entries below a folder, sparse files by what they take.
+
+    Bounded in time: a tree with more entries or levels than are looked at counts as holding the most there can be.
+    """
+    total = count = 0
+    levels: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
+    try:
+        with contextlib.suppress(OSError):
+            levels.append(_level(os.open(folder, _FOLDER)))
+        while levels:
+            descriptor, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                os.close(levels.pop()[0])
+                continue
+            with contextlib.suppress(OSError):
+                count += 1
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    if len(levels) >= _DEEPEST_COUNTED:
+                        return Usage(total, _MOST_COUNTED)
+                    levels.append(_level(os.open(entry.name, _FOLDER, dir_fd=descriptor)))
+            if count >= _MOST_COUNTED:
+                break
+    finally:
+        for descriptor, _ in levels:
+            os.close(descriptor)
+    return Usage(total, count)
+
+
+def _level(descriptor: int) -> tuple[int, Iterator[os.DirEntry[str]]]:
+    return descriptor, os.scandir(descriptor)
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Artifact]:
