@@ -44,6 +44,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
         module = match[1].split(".")[0]
         name = distribution_for(module) or module
         hints.append(f'Install it with the call: requirements=["{name}"].')
+    elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
+        hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
     elif error.name == "NameError":
         hints.append(
             "Each call starts a fresh interpreter: names of earlier calls are gone, only files stay. "

@@ -21,6 +21,7 @@ from prims.kernel.environment import Environment, Environments, create_venv
 from prims.kernel.folders import make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.kernel import Ending, Kernel, start_kernel
+from prims.kernel.looking import Look
 from prims.kernel.relay import Relay
 from prims.kernel.venv import join_venv
 from prims.model import (
@@ -126,6 +127,12 @@ class LocalEngine:
         """End what was made ahead for a session."""
         await self._spares.drop(_Key(folder, uid))
         self._uids.discard(uid or 0)
+
+    async def look(
+        self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int
+    ) -> Look:
+        """See `prims.engine.base.Engine.look`."""
+        return Look("binary", "application/octet-stream", 0)
 
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""

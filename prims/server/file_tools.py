@@ -83,7 +83,8 @@ async def mount(call: Call, url: str, mount_path: str, *, replace: bool) -> tupl
 
     The same url at the same path is had once. Refused is another content at a path that is taken, unless `replace`.
     """
-    from prims.session.transfer import Reach, fetch
+    from prims.session.addresses import Reach
+    from prims.session.transfer import fetch
 
     session, settings = call.session, call.settings
     parts = checked_parts(unicodedata.normalize("NFC", mount_path))
@@ -265,7 +266,8 @@ def _look_lines(look: Look) -> list[str]:
 
 
 async def _persist_artifact(call: Call) -> CallToolResult:
-    from prims.session.transfer import Reach, put
+    from prims.session.addresses import Reach
+    from prims.session.upload import put
 
     arguments, settings = call.arguments, call.settings
     descriptor = await anyio.to_thread.run_sync(open_file, call.session, arguments["relative_path"])

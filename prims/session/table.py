@@ -87,6 +87,7 @@ class Session:
         self.mounting = anyio.Lock()
         self.mounted: dict[str, Mounted] = {}
         self.runs: set[Run] = set()
+        self.made: set[str] = set()
         self._numbers = 0
 
     @property
@@ -320,14 +321,15 @@ class SessionTable:
                 uid=session.uid,
             )
             watch = partial(self._watch_quota, session, run)
-            result = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
-            assert result is not None
-            result = await anyio.to_thread.run_sync(_move_in, session, name, spool, result)
+            ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
+            assert ran is not None
+            result, made = await anyio.to_thread.run_sync(_move_in, session, name, spool, ran)
             after = await anyio.to_thread.run_sync(snapshot, session.files)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, spool)
-        files = changes(before, after)
+        # What other runs of the session were given meanwhile is theirs.
+        files = [f for f in changes(before, after) if f.relative_path in made or f.relative_path not in session.made]
         feedback = list(result.feedback)
         if not after.complete:
             feedback.append("output/ holds more files than are looked at; the list is not complete.")
@@ -353,8 +355,11 @@ class SessionTable:
                 run.stop.set("files")
 
 
-def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunResult:
-    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told."""
+def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tuple[RunResult, set[str]]:
+    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
+
+    Also gives the paths of what was moved.
+    """
     moved: dict[str, str | None] = {}
 
     def place(path: str | None) -> str | None:
@@ -371,7 +376,7 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
     for display in result.displays:
         path = place(display.path)
         displays.append(replace(display, path=path, name=path.rsplit("/", 1)[-1] if path else display.name))
-    return replace(
+    result = replace(
         result,
         stdout=text(result.stdout),
         story=text(result.story),
@@ -379,3 +384,6 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
         result=text(result.result),
         displays=tuple(displays),
     )
+    made = {path for path in moved.values() if path}
+    session.made |= made
+    return result, made
