@@ -107,8 +107,13 @@ class Settings:
         )
 
 
-def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `flags` (field name → text, None = not given), then `PRIMS_*`, then defaults.
+def load(
+    flags: Mapping[str, str | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: str | None = None,
+) -> Settings:
+    """Settings from `flags` (field name → text, None = not given), `PRIMS_*`, a TOML `file`, then defaults.
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be read or is out of range.

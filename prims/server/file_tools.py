@@ -107,9 +107,7 @@ async def mount(call: Call, url: str, mount_path: str, *, replace: bool) -> tupl
         scratch.unlink(missing_ok=True)
         reach = Reach(settings.allow_host, tuple(Path(folder) for folder in settings.allow_dir))
         try:
-            fetched = await fetch(
-                url, scratch, reach=reach, most_bytes=room, seconds=settings.transfer_seconds
-            )
+            fetched = await fetch(url, scratch, reach=reach, most_bytes=room, seconds=settings.transfer_seconds)
             if known is not None and known.sha256 != fetched.sha256 and not replace:
                 raise Refused(
                     f"mounts/{name} is already there with other content. Choose another mount_path, "
@@ -160,27 +158,24 @@ async def _mount_file(call: Call) -> CallToolResult:
 async def _list_dir(call: Call) -> CallToolResult:
     wanted = call.arguments.get("dir_path", "")
     if wanted.strip("/.") == "" and ".." not in wanted and not wanted.startswith("/"):
-        root, parts, shown = call.session.files, [], ""
+        where: tuple[Path, list[str], str] = (call.session.files, [], "")
     else:
-        root, parts, shown = locate(call.session, wanted)
+        where = locate(call.session, wanted)
+    root, parts, shown = where
     entries, left_out = await anyio.to_thread.run_sync(list_folder, root, parts, shown)
     listed = []
     for entry in entries:
         # The link to the inputs is, for its readers, the folder that it leads to.
         kind = "directory" if entry.path == "mounts" else entry.type
         modified = datetime.fromtimestamp(entry.modified, UTC).isoformat(timespec="seconds")
-        listed.append(
-            {"name": entry.name, "path": entry.path, "type": kind, "size": entry.size, "modified": modified}
-        )
+        listed.append({"name": entry.name, "path": entry.path, "type": kind, "size": entry.size, "modified": modified})
     lines = [
         f"{e['path']}/" if e["type"] == "directory" else f"{e['path']} ({count_bytes(int(str(e['size'])))})"
         for e in listed[:200]
     ]
     more = left_out + max(0, len(listed) - 200)
     lines += [f"and {more} more"] if more else []
-    return _answer(
-        call, lines or [f"{shown or 'the workspace'} is empty."], {"entries": listed, "left_out": left_out}
-    )
+    return _answer(call, lines or [f"{shown or 'the workspace'} is empty."], {"entries": listed, "left_out": left_out})
 
 
 # ---------------------------------------------------------------------------------------------- preview_file
@@ -302,15 +297,17 @@ TOOLS = (
     FileTool(
         "mount_file",
         "Bring a file in",
-        "Download a file into mounts/, where code reads it (read-only), and describe it: size, hash, type, and rows and "
-        "columns, sheets, pixels or entries. https and http URLs of public hosts, data: URLs, and local paths that the "
-        "operator allowed. The same URL at the same path is downloaded once.",
+        "Download a file into mounts/, where code reads it (read-only), and describe it: size, hash, type, and rows "
+        "and columns, sheets, pixels or entries. https and http URLs of public hosts, data: URLs, and local paths that "
+        "the operator allowed. The same URL at the same path is downloaded once.",
         (
             Parameter("url", "text", "Where the file is.", required=True),
             Parameter("mount_path", "text", "Its path below mounts/, such as data.csv.", required=True),
             Parameter("replace", "flag", "Put it in place of a file of that name with other content."),
         ),
-        _schema(["mounted_as", "bytes", "sha256", "mime"], mounted_as=_TEXT, bytes=_COUNT, sha256=_TEXT, mime=_TEXT, **_LOOK),
+        _schema(
+            ["mounted_as", "bytes", "sha256", "mime"], mounted_as=_TEXT, bytes=_COUNT, sha256=_TEXT, mime=_TEXT, **_LOOK
+        ),
         ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True),
         _mount_file,
     ),
@@ -353,8 +350,16 @@ TOOLS = (
         ),
         _schema(
             ["name", "path", "size", "mime", "text", "truncated", "offset"],
-            name=_TEXT, path=_TEXT, size=_COUNT, mime=_TEXT, text=_TEXT, truncated={"type": "boolean"}, offset=_COUNT,
-            next_offset=_COUNT, uri=_TEXT, **_LOOK,
+            name=_TEXT,
+            path=_TEXT,
+            size=_COUNT,
+            mime=_TEXT,
+            text=_TEXT,
+            truncated={"type": "boolean"},
+            offset=_COUNT,
+            next_offset=_COUNT,
+            uri=_TEXT,
+            **_LOOK,
         ),  # fmt: skip
         ToolAnnotations(read_only_hint=True, open_world_hint=False),
         _preview_file,
@@ -362,8 +367,8 @@ TOOLS = (
     FileTool(
         "persist_artifact",
         "Upload a result",
-        "Upload a file of the workspace to a presigned URL by PUT, with its exact length and only the headers you give: "
-        "name those that the URL was signed with, such as Content-Type.",
+        "Upload a file of the workspace to a presigned URL by PUT, with its exact length and only the headers you "
+        "give: name those that the URL was signed with, such as Content-Type.",
         (
             Parameter("relative_path", "text", _PATH, required=True),
             Parameter("presigned_url", "text", "Where to PUT the file.", required=True),

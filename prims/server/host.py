@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -24,7 +24,7 @@ _GONE_SECONDS = 1.0
 PRINCIPAL = "prims.principal"
 _SESSION_KEY = "prims.session"
 # Most of two seconds: a client that closes stdin kills what has not ended by then.
-_CLOSE_SECONDS = 1.9
+CLOSE_SECONDS = 1.9
 
 
 class Host:
@@ -35,6 +35,8 @@ class Host:
         self._answered = anyio.Event()
         self._up = anyio.Event()
         self._closing = anyio.Event()
+        self._calls = 0
+        self._no_calls = anyio.Event()
         self._down = anyio.Event()
         self._table: SessionTable | None = None
         self._problem: PrimsError | None = None
@@ -50,10 +52,10 @@ class Host:
     @staticmethod
     async def until_gone(request: Any) -> None:
         """Until the client of an HTTP request has hung up; for ever on stdio."""
-        while request is not None and not await request.is_disconnected():
-            await anyio.sleep(_GONE_SECONDS)
         if request is None:
             await anyio.sleep_forever()
+        while not await request.is_disconnected():  # noqa: ASYNC110  (there is nothing else to wait for)
+            await anyio.sleep(_GONE_SECONDS)
 
     async def transport_session(self, connection: Any, principal: str | None) -> Session:
         """The session of a stateful HTTP connection: it ends with the connection (DELETE, idle time, shutdown)."""
@@ -71,6 +73,23 @@ class Host:
         """Ask every run to end because the server does."""
         if self._table is not None:
             self._table.stop_runs()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Counts a call while it is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._no_calls.set()
+                self._no_calls = anyio.Event()
+
+    async def until_no_calls(self) -> None:
+        """Until no call is under way."""
+        if self._calls:
+            await self._no_calls.wait()
 
     def answered(self) -> None:
         """The first request has been answered: what is slow may begin."""
@@ -157,6 +176,6 @@ async def running_host(settings: Settings) -> AsyncIterator[Host]:
         try:
             yield host
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
                 await host.close()
             group.cancel_scope.cancel()

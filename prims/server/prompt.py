@@ -46,9 +46,10 @@ How code runs here:
 - Every call starts a fresh interpreter: define or load again what you need. Files stay: read inputs from mounts/, write
   results to output/.
 - The value of a last expression is returned; print() whatever else you need to see. Figures are returned as pictures.
-- Installed packages: {packages}. Name others in requirements. There is no network inside; bring data in with mount_file.
-- A call has {settings.run_seconds:g} seconds unless timeout_seconds asks for more. Keep output short: look at shapes and
-  heads, not at whole tables.
+- Installed packages: {packages}. Name others in requirements.
+- There is no network inside: bring data in with mount_file.
+- A call has {settings.run_seconds:g} seconds unless timeout_seconds asks for more.
+- Keep output short: look at shapes and heads, not at whole tables.
 - When a call fails, read the error and its line, and mend the cause."""
     return GetPromptResult(
         description=PROMPT.description,

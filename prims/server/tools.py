@@ -106,13 +106,9 @@ def _session_life(settings: Settings) -> str:
 def _run_parameters(settings: Settings) -> tuple[Parameter, ...]:
     return (
         Parameter("code", "text", "Python source.", required=True),
-        Parameter(
-            "requirements", "texts", 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].'
-        ),
+        Parameter("requirements", "texts", 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].'),
         Parameter("files", "files", "Files to mount first, as mount_file does."),
-        Parameter(
-            "timeout_seconds", "number", f"Time the code may run; {settings.run_seconds:g} when not given."
-        ),
+        Parameter("timeout_seconds", "number", f"Time the code may run; {settings.run_seconds:g} when not given."),
         SESSION_ID,
     )
 
@@ -154,7 +150,8 @@ def make_server(host: Host) -> Server[Any]:
         _, parameters, handler = tools[params.name]
         try:
             arguments = read(params.name, parameters, params.arguments)
-            return await _call(host, context, arguments, handler)
+            with host.call():
+                return await _call(host, context, arguments, handler)
         except PrimsError as problem:
             return _failure(_told(problem))
         except asyncio.CancelledError:

@@ -218,9 +218,7 @@ class SessionTable:
             for run in session.runs:
                 run.stop.set("shutdown")
 
-    async def look(
-        self, session: Session, root: Path, relative: str, want: str, offset: int, limit: int
-    ) -> Look:
+    async def look(self, session: Session, root: Path, relative: str, want: str, offset: int, limit: int) -> Look:
         """What a file of the workspace is, found out in a confined process; see `prims.kernel.looking.look`."""
         session.used = time.monotonic()
         return await self._engine.look(session.folder, session.uid, root, relative, want, offset, limit)
@@ -342,7 +340,7 @@ class SessionTable:
         return replace(result, feedback=(*feedback, *advice(run.request, result, self._settings)))
 
     async def _watch_quota(self, session: Session, run: Run) -> None:
-        """Stop a run that fills its workspace past the operator's bound. It may use what it finds, and grow to there."""
+        """Stop a run that fills its workspace past the operator's bound (or past what it found, if that was more)."""
         settings = self._settings
         most = Usage(settings.workspace_bytes or 0, settings.workspace_files or 0)
         first = await anyio.to_thread.run_sync(usage, session.files)
