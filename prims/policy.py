@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os.path
 import re
 import textwrap
 from collections.abc import Sequence
@@ -102,9 +101,9 @@ def _without_indent(code: str) -> str:
     if dedented != code:
         return dedented
     lines = code.split("\n")
-    indents = [re.match(r"[ \t]*", line)[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]  # type: ignore[index]
-    shared = os.path.commonprefix(indents)
-    without = "\n".join(line.removeprefix(shared) for line in lines)
+    code_lines = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    least = min((len(line) - len(line.lstrip()) for line in code_lines), default=0)
+    without = "\n".join(line[least:] if line[:least].isspace() else line for line in lines)
     return without if _parses(without) else code
 
 

@@ -26,9 +26,9 @@ from prims.isolation.probe import protect_server
 from prims.kernel.text import shorten
 from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent
 from prims.server.render import render
-from prims.session.state import state_folder, sweep
 from prims.session.table import Session, SessionTable, open_file
 from prims.session.workspace import checked_parts
+from prims.state import state_folder, sweep
 
 _EXIT = {"ok": 0, "error": 1, "timeout": 124, "cancelled": 130}
 

@@ -342,7 +342,7 @@ sys.stderr.write("\\n"); print("done")
         "",
     ),
     "pip's and rich's way": (
-        "import sys\nfor i in range(20):\n    sys.stdout.write(f'\\x1b[2K\\r\\x1b[32m{"━" * i}\\x1b[0m {i}/19'); sys.stdout.flush()\nprint()\n",
+        "import sys\nfor i in range(20):\n    sys.stdout.write(f'\\x1b[2K\\r\\x1b[32m{chr(0x2501) * i}\\x1b[0m {i}/19'); sys.stdout.flush()\nprint()\n",
         "━" * 19 + " 19/19\n",
         "",
     ),

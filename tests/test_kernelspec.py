@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jupyter_kernel_test
 import nbformat
@@ -105,19 +105,19 @@ class TestMessages(InRoom, jupyter_kernel_test.KernelTests):
     code_page_something = "print?"
     code_inspect_sample = "print"
     code_clear_output = "from IPython.display import clear_output; clear_output()"
-    completion_samples = [
+    completion_samples: ClassVar = [
         {"text": "zi", "matches": {"zip"}},
         {"text": "impor", "matches": {"import"}},
     ]
-    complete_code_samples = ["1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n"]
-    incomplete_code_samples = ["print('''hello", "def f(x):\n  x*2"]
-    invalid_code_samples = ["import = 7q"]
-    code_execute_result = [
+    complete_code_samples: ClassVar = ["1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n"]
+    incomplete_code_samples: ClassVar = ["print('''hello", "def f(x):\n  x*2"]
+    invalid_code_samples: ClassVar = ["import = 7q"]
+    code_execute_result: ClassVar = [
         {"code": "1+2+3", "result": "6"},
         {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
         {"code": "'ä'", "result": "'ä'"},
     ]
-    code_display_data = [
+    code_display_data: ClassVar = [
         {"code": "from IPython.display import HTML, display; display(HTML('<b>x</b>'))", "mime": "text/html"},
         {"code": "from IPython.display import JSON, display; display(JSON({'a': 1}))", "mime": "application/json"},
         {"code": "import matplotlib.pyplot as plt; plt.plot([1, 2]);", "mime": "image/png"},
@@ -270,4 +270,4 @@ def test_nbclient_tells_of_an_error_in_a_cell_and_ends_the_kernel(room: Room) ->
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         runner.execute()
     assert notebook.cells[0].outputs[0].ename == "ZeroDivisionError"
-    assert os.listdir(room.folder) == [] 
+    assert os.listdir(room.folder) == []

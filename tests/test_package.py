@@ -24,7 +24,7 @@ from tests import kit
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-SECONDS = 300.0
+SECONDS = 180.0
 VERSIONS = ("3.11", "3.12", "3.13")
 
 SMOKE = """
@@ -36,14 +36,14 @@ plt.show()
 """
 
 
-def run(command: list[str | Path], **options: object) -> str:
+def run(command: list[str | Path]) -> str:
     """The standard output of a command that must succeed."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False,
-        env=kit.server_environment(Path("/nonexistent")) | {"PRIMS_STATE_DIR": ""}, **options,
-    )  # type: ignore[call-overload]  # fmt: skip
+        env={k: v for k, v in kit.server_environment(ROOT).items() if k != "PRIMS_STATE_DIR"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return str(done.stdout)
+    return done.stdout
 
 
 def pins(lock: str) -> dict[str, Requirement]:
@@ -73,8 +73,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
-def make_venv(python: str | Path, folder: Path, wheel: Path) -> Path:
-    """A new venv with the wheel and its pinned dependencies; gives its folder of programs."""
+def make_venv(python: str | Path, folder: Path, built: Path) -> Path:
+    """A new venv with the wheel in `built` and its pinned dependencies; gives its folder of programs."""
+    [wheel] = built.glob("*.whl")
     run([python, "-m", "venv", "--without-pip", folder])
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
     run([*uv, "--constraint", ROOT / "requirements" / "run.txt", wheel])
@@ -83,8 +84,9 @@ def make_venv(python: str | Path, folder: Path, wheel: Path) -> Path:
 
 async def smoke(programs: Path, state: Path) -> str:
     """A call over stdio of the installed server: it must print and plot."""
+    sessions = state / "s"
     parameters = StdioServerParameters(
-        command=str(programs / "prims"), args=["serve"], env=kit.server_environment(state), cwd=str(state)
+        command=str(programs / "prims"), args=["serve"], env=kit.server_environment(sessions), cwd=str(state)
     )
     with anyio.fail_after(SECONDS), (state / "stderr.log").open("w") as log:
         async with Client(stdio_client(parameters, errlog=log)) as client:
@@ -127,11 +129,11 @@ async def test_the_wheel_alone_works_from_a_new_venv(version: str, built: Path, 
     python = await anyio.to_thread.run_sync(interpreter, version)
     if python is None:
         pytest.skip(f"there is no Python {version} with its venv module on this machine")
-    [wheel] = built.glob("*.whl")
-    programs = await anyio.to_thread.run_sync(make_venv, python, state / "venv", wheel)
+    programs = await anyio.to_thread.run_sync(make_venv, python, state / "venv", built)
     told = await anyio.to_thread.run_sync(run, [programs / "prims", "--version"])
     assert told == f"prims {PROJECT['project']['version']}\n"
-    assert (state / "venv" / "share" / "jupyter" / "kernels" / "prims" / "kernel.json").is_file()
+    kernelspec = programs.parent / "share" / "jupyter" / "kernels" / "prims" / "kernel.json"
+    assert await anyio.Path(kernelspec).is_file()
     assert await smoke(programs, state) == f"hello from {version}\n"
 
 

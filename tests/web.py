@@ -97,7 +97,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         with self._lock:
             self._open.add(request)
         try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+            super().process_request_thread(request, client_address)
         finally:
             with self._lock:
                 self._open.discard(request)
@@ -144,7 +144,10 @@ class _Handler(BaseHTTPRequestHandler):
         path, query = self._target()
         body = b"" if path in _HASTY else self._read_body()
         self.server.site.seen.append(Seen("PUT", self.path, self.headers, body))
-        _PUTS.get(path, lambda handler, _: handler._xml(404, "NoSuchBucket", "no such fixture"))(self, query)
+        if path in _PUTS:
+            _PUTS[path](self, query)
+        else:
+            self._xml(404, "NoSuchBucket", "no such fixture")
 
     def _target(self) -> tuple[str, dict[str, str]]:
         parts = urllib.parse.urlsplit(self.path)
@@ -208,8 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def stall(self, query: Mapping[str, str]) -> None:
-        self._head(200, {"Content-Length": "1000000"})
-        self.wfile.write(b"s" * int(query.get("after", "1000")))
+        after = int(query.get("after", "1000"))
+        self._head(200, {"Content-Length": str(after + 1000)})
+        self.wfile.write(b"s" * after)
         self.wfile.flush()
         self.server.closing.wait(ENDED_SECONDS)
         self.close_connection = True
@@ -229,6 +233,12 @@ class _Handler(BaseHTTPRequestHandler):
     def endless(self, _: Mapping[str, str]) -> None:
         self._head(200, {"Transfer-Encoding": "chunked"})
         self._pour(b"10000\r\n" + b"e" * 65536 + b"\r\n")
+
+    def hollow(self, _: Mapping[str, str]) -> None:
+        """For ever, and nothing when it is unpacked."""
+        piece = gzip.compress(b"") * 1000
+        self._head(200, {"Transfer-Encoding": "chunked", "Content-Encoding": "gzip"})
+        self._pour(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def huge(self, query: Mapping[str, str]) -> None:
         self._head(200, {"Content-Length": query["declared"]})
@@ -285,7 +295,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def put_busy(self, query: Mapping[str, str]) -> None:
         if self.server.count("busy") <= int(query["times"]):
-            self._xml(503, query.get("code", "SlowDown"), "Please reduce your request rate.")
+            code = {"s3": "SlowDown", "azure": "ServerBusy", "broken": "InternalError"}[query["kind"]]
+            self._xml(503, code, "Please reduce your request rate.")
         else:
             self._answer(200)
 
@@ -339,6 +350,8 @@ _FILES: dict[str, tuple[dict[str, str], bytes]] = {
     "/gz/cut.csv": (_TEXT | _GZIP, gzip.compress(CSV * 1000)[:-12]),
     "/gz/bomb.csv": (_TEXT | _GZIP, gzip.compress(bytes(64 << 20))),
     "/gz/bomb2.csv": (_TEXT | {"Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(bytes(64 << 20)))),
+    "/gz/hollow.csv": (_TEXT | _GZIP, gzip.compress(b"") * 5000),
+    "/deflate/zeros": (_DEFLATE, _packed(bytes((3 << 20) + 17), -15)),
     "/deflate/zlib.csv": (_TEXT | _DEFLATE, zlib.compress(CSV)),
     "/deflate/raw.csv": (_TEXT | _DEFLATE, _packed(CSV, -15)),
     "/br.csv": (_TEXT | {"Content-Encoding": "br"}, b"\x0b\x03\x80a,b\n1,2\n\x03"),
@@ -356,6 +369,7 @@ _GETS: dict[str, _Action] = {
     "/drip": _Handler.drip,
     "/mute": _Handler.mute,
     "/endless": _Handler.endless,
+    "/hollow": _Handler.hollow,
     "/huge": _Handler.huge,
     "/babble": _Handler.babble,
     "/denied": lambda handler, _: handler._xml(403, "AccessDenied", "Request has expired"),

@@ -17,6 +17,7 @@ from prims.config import Settings, tool_environment
 from prims.engine.spares import Spares
 from prims.isolation import probe
 from prims.isolation.walls import Box, Walls, base_python
+from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
 from prims.kernel.folders import make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
@@ -38,6 +39,8 @@ from prims.model import (
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import remove_tree
+
+_LOOKS_AT_ONCE = 4
 
 _STATUS: dict[str, Status] = {
     "timeout": "timeout",
@@ -82,6 +85,7 @@ class LocalEngine:
         self._fonts = Fonts(settings.cache_dir)
         self._walls: Walls | None = None
         self._choosing = anyio.Lock()
+        self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
         self._uids: set[int] = set()
         self._names = itertools.count(1)
 
@@ -132,7 +136,22 @@ class LocalEngine:
         self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int
     ) -> Look:
         """See `prims.engine.base.Engine.look`."""
-        return Look("binary", "application/octet-stream", 0)
+        walls = await self.walls()
+        environment = await self._environments.base()
+        async with self._looking:
+            return await looking.look(
+                walls,
+                environment,
+                self._state,
+                root,
+                relative,
+                uid=uid,
+                limits=self._settings.limits(),
+                want="describe" if want == "describe" else "preview",
+                offset=offset,
+                limit=limit,
+                image_bytes=self._settings.image_bytes,
+            )
 
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""

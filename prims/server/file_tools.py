@@ -15,7 +15,7 @@ import anyio.to_thread
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, ToolAnnotations
 
 from prims.errors import Refused
-from prims.kernel.looking import Look
+from prims.kernel.looking import Look, Sheet
 from prims.kernel.text import plain
 from prims.server.arguments import Parameter
 from prims.server.render import count_bytes, file_uri
@@ -229,10 +229,14 @@ def _look_fields(look: Look) -> dict[str, Any]:
     if look.columns:
         fields["columns"] = [{"name": c.name, "type": c.type} for c in look.columns]
     if look.sheets:
-        fields["sheets"] = [{"name": s.name, "rows": s.rows, "columns": s.columns} for s in look.sheets]
+        fields["sheets"] = [_known(name=s.name, rows=s.rows, columns=s.columns) for s in look.sheets]
     if look.entries:
-        fields["entries"] = [{"name": e.name, "size": e.size} for e in look.entries]
+        fields["entries"] = [_known(name=e.name, size=e.size) for e in look.entries]
     return fields
+
+
+def _known(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _look_lines(look: Look) -> list[str]:
@@ -247,14 +251,20 @@ def _look_lines(look: Look) -> list[str]:
         rest = len(look.columns) - 60 + look.columns_left_out
         lines.append(f"columns: {names}" + (f" and {rest} more" if rest > 0 else ""))
     if look.sheets:
-        lines.append("sheets: " + ", ".join(f"{s.name} ({s.rows}x{s.columns})" for s in look.sheets[:30]))
+        lines.append("sheets: " + ", ".join(map(_sheet, look.sheets[:30])))
     if look.width is not None and look.height is not None:
         lines.append(f"{look.width}x{look.height} px")
     if look.text:
         lines.append(look.text)
     elif look.entries:
-        lines += [f"- {e.name} ({count_bytes(e.size)})" for e in look.entries[:50]]
+        lines += [
+            f"- {e.name}" + (f" ({count_bytes(e.size)})" if e.size is not None else "") for e in look.entries[:50]
+        ]
     return lines + [f"note: {note}" for note in look.notes]
+
+
+def _sheet(sheet: Sheet) -> str:
+    return sheet.name if sheet.rows is None else f"{sheet.name} ({sheet.rows} rows, {sheet.columns} columns)"
 
 
 # ---------------------------------------------------------------------------------------------- persist_artifact
@@ -360,7 +370,7 @@ TOOLS = (
             next_offset=_COUNT,
             uri=_TEXT,
             **_LOOK,
-        ),  # fmt: skip
+        ),
         ToolAnnotations(read_only_hint=True, open_world_hint=False),
         _preview_file,
     ),

@@ -13,8 +13,8 @@ import anyio.to_thread
 
 from prims.config import Settings
 from prims.errors import PrimsError, ShuttingDown
-from prims.session.state import state_folder, sweep
 from prims.session.table import Session, SessionTable
+from prims.state import state_folder, sweep
 
 _log = logging.getLogger(__name__)
 

@@ -329,6 +329,11 @@ class SessionTable:
         # What other runs of the session were given meanwhile is theirs.
         files = [f for f in changes(before, after) if f.relative_path in made or f.relative_path not in session.made]
         feedback = list(result.feedback)
+        if after.nameless > before.nameless:
+            feedback.append(
+                f"{after.nameless - before.nameless} new files in output/ have names with control or invalid "
+                "characters, which cannot be told; rename them."
+            )
         if not after.complete:
             feedback.append("output/ holds more files than are looked at; the list is not complete.")
         result = replace(

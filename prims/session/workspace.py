@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prims.beneath import FOLDER, open_file, open_folder
 from prims.errors import Refused
 from prims.model import Artifact
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST_ENTRIES = 20_000
 _MOST_LISTED = 500
 _DEEPEST = 32
@@ -31,9 +30,13 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The regular files below output/ at one moment. `complete` is False when there were too many to look at."""
+    """The regular files below output/ at one moment.
+
+    `nameless` are those whose names cannot be told; `complete` is False when there were too many to look at.
+    """
 
     files: dict[str, Stamp]
+    nameless: int = 0
     complete: bool = True
 
 
@@ -41,28 +44,16 @@ def open_beneath(root: Path, parts: list[str], name: str) -> int:
     """A descriptor of the regular file at `parts` below `root`; `name` is how readers call it. The caller closes it.
 
     Raises:
-        Refused: there is none, the way to it goes through a link, or it is not a regular file.
+        Refused: there is none, the way to it goes through a link, or it is not a plain file.
     """
     if not parts:
         raise Refused(f"{name!r} is a folder of this session's workspace, not a file.")
-    folder = os.open(root, _FOLDER)
     try:
-        for part in parts[:-1]:
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+        return open_file(root, parts)
     except FileNotFoundError:
         raise Refused(f"There is no file {name!r} in this session's workspace.") from None
     except (OSError, ValueError):
         raise Refused(f"{name!r} is not a plain file of this session's workspace.") from None
-    finally:
-        os.close(folder)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(descriptor)
-        raise Refused(f"{name!r} is not a plain file of this session's workspace.")
-    return descriptor
 
 
 def checked_parts(relative: str) -> list[str]:
@@ -88,27 +79,12 @@ class Listed:
     modified: float
 
 
-def open_folder(root: Path, parts: list[str]) -> int:
-    """A descriptor of a folder below `root`; the caller closes it.
-
-    Raises:
-        Refused: there is none, or the way to it goes through a link.
-    """
-    folder = os.open(root, _FOLDER)
-    try:
-        for part in parts:
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except (OSError, ValueError):
-        os.close(folder)
-        raise Refused(f"There is no folder {'/'.join(parts)!r} in this session's workspace.") from None
-    return folder
-
-
 def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed], int]:
     """The entries of a folder by name, and how many more there are; `shown` is how readers call the folder."""
-    descriptor = open_folder(root, parts)
+    try:
+        descriptor = open_folder(root, parts)
+    except (OSError, ValueError):
+        raise Refused(f"There is no folder {shown!r} in this session's workspace.") from None
     found: list[Listed] = []
     left_out = 0
     try:
@@ -135,13 +111,15 @@ def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
 def snapshot(files: Path) -> Snapshot:
     """What lies below output/ now; bounded in time, whatever was planted there."""
     found: dict[str, Stamp] = {}
-    complete = True
+    nameless = 0
     for name, status in _walk(files):
         if len(found) >= _MOST_ENTRIES:
-            complete = False
-            break
-        found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    return Snapshot(found, complete)
+            return Snapshot(found, nameless, complete=False)
+        if _is_text(name):
+            found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        else:
+            nameless += 1
+    return Snapshot(found, nameless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +139,7 @@ def usage(folder: Path) -> Usage:
     levels: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
     try:
         with contextlib.suppress(OSError):
-            levels.append(_level(os.open(folder, _FOLDER)))
+            levels.append(_level(os.open(folder, FOLDER)))
         while levels:
             descriptor, entries = levels[-1]
             entry = next(entries, None)
@@ -174,7 +152,7 @@ def usage(folder: Path) -> Usage:
                 if entry.is_dir(follow_symlinks=False):
                     if len(levels) >= _DEEPEST_COUNTED:
                         return Usage(total, _MOST_COUNTED)
-                    levels.append(_level(os.open(entry.name, _FOLDER, dir_fd=descriptor)))
+                    levels.append(_level(os.open(entry.name, FOLDER, dir_fd=descriptor)))
             if count >= _MOST_COUNTED:
                 break
     finally:
@@ -201,7 +179,7 @@ def _artifact(name: str, size: int) -> Artifact:
 def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Regular files below output/, by posix path relative to it; links and devices are not files of ours."""
     try:
-        top = os.open("output", _FOLDER, dir_fd=(root := os.open(files, _FOLDER)))
+        top = os.open("output", FOLDER, dir_fd=(root := os.open(files, FOLDER)))
     except OSError:
         return
     finally:
@@ -219,12 +197,10 @@ def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
                         if seen > 4 * _MOST_ENTRIES:
                             return
                         name = prefix + entry.name
-                        if not _is_text(name):
-                            continue
                         with contextlib.suppress(OSError):
                             if entry.is_dir(follow_symlinks=False):
                                 if name.count("/") < _DEEPEST and len(pending) < 200:
-                                    pending.append((name + "/", os.open(entry.name, _FOLDER, dir_fd=folder)))
+                                    pending.append((name + "/", os.open(entry.name, FOLDER, dir_fd=folder)))
                             elif entry.is_file(follow_symlinks=False):
                                 yield name, entry.stat(follow_symlinks=False)
             except OSError:
@@ -252,13 +228,13 @@ def adopt(files: Path, spooled: Path, name: str, uid: int | None) -> str | None:
     """
     stem, dot, suffix = name.rpartition(".")
     folder = -1
-    root = os.open(files, _FOLDER)
+    root = os.open(files, FOLDER)
     try:
         with contextlib.suppress(FileExistsError, OSError):
             os.mkdir("output", 0o755, dir_fd=root)
             if uid is not None:
                 os.chown("output", uid, uid, dir_fd=root, follow_symlinks=False)
-        folder = os.open("output", _FOLDER, dir_fd=root)
+        folder = os.open("output", FOLDER, dir_fd=root)
         for attempt in range(20):
             free = name if not attempt else f"{stem}-{attempt}{dot}{suffix}"
             try:

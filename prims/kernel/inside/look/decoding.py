@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+from itertools import pairwise
 
 from look.source import Source
 
@@ -23,7 +24,7 @@ _CONTROLS = bytes({*range(0x20)} - {0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x1B} | {0x7F}
 _NOT_CONTROLS = bytes(set(range(256)) - set(_CONTROLS))
 _ASCII = bytes(range(128))
 _WESTERN = frozenset("ÄÖÜäöüßÉÈÊËéèêëÀÁÂÃÅÆàáâãåæÇçÍÎÏíîïìÑñÓÔÕØóôõøòœŒÚÛúûùŸÿ€£¥§©®°«»¿¡±²³µ·½¼¾×÷…–—‘’“”„‚•™ªº\xa0")
-_COMMON_HANZI = frozenset("的一是不了在人有我他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之過這個國們說時爲為")
+_COMMON_HANZI = frozenset("的一是不了在人有我他这中大来上国个到说们为子和你地出道也时年得就要下以生会這個國們說時為")
 _LONGEST_LINE = 1 << 20
 
 
@@ -45,17 +46,18 @@ class Coding:
 
 def coding_of(head: bytes, whole: bool, allow_layers: Callable[[], None]) -> Coding | None:
     """The encoding of a text that begins with `head` (and ends with it when `whole`); None when it is no text."""
-    for bom, codec, label in _BOMS:
+    for bom, marked, label in _BOMS:
         if head.startswith(bom):
-            return Coding(codec, skip=len(bom), label=label) if _decodes(head[len(bom) :], codec, whole) else None
+            return Coding(marked, skip=len(bom), label=label) if _decodes(head[len(bom) :], marked, whole) else None
     nuls = head.count(0)
     if nuls and (codec := _utf16(head, whole)):
         return Coding(codec)
     controls = len(head.translate(None, _NOT_CONTROLS))
     if _decodes(head, "utf-8", whole):
-        # A stray control code, or NULs that fill up a log after a crash, do not make a text a binary.
-        most = max(1, len(head) // 100) if nuls else max(4, len(head) // 20)
-        return Coding("utf-8", nul=nuls > 0) if controls <= most else None
+        # A stray control code, or NULs in a log after a crash, do not make a text a binary.
+        strays = controls - nuls
+        sound = nuls <= len(head) // 10 and strays <= (len(head) // 100 if nuls else max(4, len(head) // 20))
+        return Coding("utf-8", nul=nuls > 0) if sound else None
     if nuls or controls > len(head) // 200:
         return None
     if mostly := _mostly_utf8(head, whole):
@@ -109,7 +111,7 @@ def _eight_bit(head: bytes, whole: bool, allow_layers: Callable[[], None]) -> st
 
 def _isolated(sample: bytes, high: int) -> bool:
     """Whether letters beyond ASCII stand among ASCII ones, as in western languages."""
-    pairs = sum(a > 0x7F and b > 0x7F for a, b in zip(sample, sample[1:], strict=False))
+    pairs = sum(a > 0x7F and b > 0x7F for a, b in pairwise(sample))
     return pairs <= high * 0.35
 
 
@@ -138,7 +140,8 @@ def _asian(sample: bytes, whole: bool) -> str | None:
 def _cyrillic(text: str, high: int) -> bool:
     letters = sum("а" <= c <= "я" or c == "ё" for c in text)
     capitals = sum("А" <= c <= "Я" for c in text)
-    return letters + capitals >= 0.9 * high and letters > capitals and sum(c in "оеаинтсрвл" for c in text) > 0.4 * letters
+    common = sum(c in "оеаинтсрвл" for c in text)
+    return letters + capitals >= 0.9 * high and letters > capitals and common > 0.52 * letters
 
 
 def _asked(sample: bytes, allow_layers: Callable[[], None]) -> str | None:
@@ -174,8 +177,9 @@ def piece_at(source: Source, coding: Coding, offset: int, limit: int, total: int
     An offset within a character means that character; the mark at the start is left out. `total` is the number of
     bytes, where it is known.
     """
-    start = max(offset, coding.skip)
-    before = source.at(max(coding.skip, start - 4), start - max(coding.skip, start - 4)) if start > coding.skip else b""
+    start = _aligned(max(offset, coding.skip), coding)
+    first = max(coding.skip, start - 4)
+    before = source.at(first, start - first)
     data = source.at(start - len(before), len(before) + 4 * limit + 8)
     back = _back(data, len(before), coding.codec)
     start, data = start - back, data[len(before) - back :]
@@ -198,7 +202,7 @@ def piece_at(source: Source, coding: Coding, offset: int, limit: int, total: int
             high = middle
         else:
             low = middle + 1
-    return Piece(decoder("replace").decode(data[:low]), start, start + low, start + low < (known or start + low + 1))
+    return Piece(decoder("replace").decode(data[:low]), start, start + low, low < len(data) or not at_end)
 
 
 def _back(data: bytes, at: int, codec: str) -> int:
@@ -210,13 +214,16 @@ def _back(data: bytes, at: int, codec: str) -> int:
                 lead = data[at - back]
                 length = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 1
                 return back if back < length else 0
+    if codec.startswith("utf-16") and at >= 2:  # the second half of a pair
+        unit = data[at + 1 : at + 2] if codec == "utf-16-le" else data[at : at + 1]
+        return 2 if unit and 0xDC <= unit[0] <= 0xDF else 0
     return 0
 
 
-def aligned(offset: int, coding: Coding) -> int:
+def _aligned(offset: int, coding: Coding) -> int:
     """An offset that is no place between the halves of a code unit."""
     unit = 2 if coding.codec.startswith("utf-16") else 4 if coding.codec.startswith("utf-32") else 1
-    return offset - (offset - coding.skip) % unit if offset > coding.skip else offset
+    return offset - (offset - coding.skip) % unit
 
 
 def tidy(text: str) -> str:

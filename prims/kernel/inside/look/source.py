@@ -70,8 +70,9 @@ def _check(status: os.stat_result) -> None:
 class Source:
     """The content of one open file, from any place and any number of times.
 
-    `packing` ("gzip", "bzip2", "xz") makes it the unpacked content. `cut` says whether the last walk over `chunks` ended
-    early because of a bound, `share` how much of the file it had seen, and `damage` what was wrong with the packing.
+    `packing` ("gzip", "bzip2", "xz") makes it the unpacked content. `cut` says whether the last walk over `chunks`
+    ended early because of a bound, `share` how much of the file it had seen, and `damage` what was wrong with the
+    packing.
     """
 
     def __init__(self, descriptor: int, size: int, packing: str = "") -> None:
@@ -152,7 +153,9 @@ class Source:
 
 
 class Window:
-    """A seekable file object for libraries: of a `Source` without packing, and never more than 16 MB at once."""
+    """A seekable file object for libraries: of a `Source` without packing, and never more than `most` bytes at once."""
+
+    most = 16 << 20
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -160,8 +163,7 @@ class Window:
 
     def read(self, count: int | None = -1) -> bytes:
         """Like that of a file."""
-        most = 16 << 20
-        data = self._source._read(self._at, most if count is None or count < 0 else min(count, most))
+        data = self._source.at(self._at, self.most if count is None or count < 0 else min(count, self.most))
         self._at += len(data)
         return data
 
