@@ -33,7 +33,10 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
     if result.status == "out_of_memory":
         hints.append("Read less at once: chunks, fewer columns, smaller types.")
     if result.status == "limit":
-        hints.append("Print less, or write the data to a file in output/.")
+        if error is not None and error.name == "WorkspaceFull":
+            hints.append("Remove files that are no longer needed; the session goes on.")
+        else:
+            hints.append("Print less, or write the data to a file in output/.")
     if error is None:
         return hints
     text = f"{error.name}: {error.value}"

@@ -24,7 +24,7 @@ from jupyter_client.provisioning import KernelProvisionerBase
 from prims import config
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
-from prims.trees import remove_tree
+from prims.state import state_folder, sweep
 
 CONNECTION_FILE = "kernel.json"
 
@@ -172,8 +172,8 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     from prims.kernel.environment import Environments, create_venv
 
     settings = config.load()
-    folder = Path(tempfile.mkdtemp(prefix="prims-kernel-"))
-    stack.callback(remove_tree, folder)
+    await asyncio.to_thread(sweep, settings.state_dir)
+    folder = stack.enter_context(state_folder(settings.state_dir))
     walls = await choose(settings.isolation, folder)
     async with Environments(settings, config.tool_environment()) as environments:
         environment = await environments.base()
