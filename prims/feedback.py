@@ -40,10 +40,12 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
     if error is None:
         return hints
     text = f"{error.name}: {error.value}"
-    if error.name == "ModuleNotFoundError" and (match := re.search(r"No module named '([\w.]+)'", error.value)):
+    if error.name == "ModuleNotFoundError" and (match := re.search(r"No module named '([\w.]+)'(?!.*is not a package)", error.value)):
         module = match[1].split(".")[0]
         name = distribution_for(module) or module
         hints.append(f'Install it with the call: requirements=["{name}"].')
+    elif error.name == "ImportError" and (match := re.search(r"Missing optional dependency '([\w.-]+)'", error.value)):
+        hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
     elif error.name == "NameError":

@@ -603,7 +603,7 @@ def test_a_result_of_any_status_renders_within_the_schema(status: str) -> None:
         artifacts=(Artifact("naïve ☃.txt", "output/naïve ☃.txt", 0, "text/plain"),),
         seconds={"run": 0.1},
     )
-    _, structured = render(result, "s_1", Settings())
+    structured = render(result, "s_1", Settings()).structured
     json.dumps(structured).encode()
     Draft7Validator(OUTPUT_SCHEMA).validate(structured)
     Draft202012Validator(OUTPUT_SCHEMA).validate(structured)

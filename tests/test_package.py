@@ -156,7 +156,7 @@ def test_the_lock_pins_all_that_the_project_asks_for(lock: str) -> None:
 
 def test_both_locks_agree() -> None:
     run_pins, test_pins = pins("run.txt"), pins("test.txt")
-    assert {name: str(pin) for name, pin in run_pins.items()} == {name: str(test_pins[name]) for name in run_pins}
+    assert {n: pin.specifier for n, pin in run_pins.items()} == {n: test_pins[n].specifier for n in run_pins}
 
 
 def test_the_locks_name_no_place_to_get_packages_from() -> None:

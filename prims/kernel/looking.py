@@ -79,11 +79,11 @@ class Entry:
 class Look:
     """What a file is, for a reader with a budget. All of it is what the file claims to be.
 
-    `size` is bytes on disk. `rows` leaves out a header line, and is an estimate unless `rows_exact`. `offset` and
-    `next_offset` (where to go on, None at the end) count bytes in texts and JSON (unpacked ones where the file is
-    packed), rows in tables, entries in archives, and cells in notebooks. `text` is free of control codes but newlines
-    and tabs; names are one line each. `image` is a PNG or JPEG drawn anew by the helper. `notes` are short sentences
-    on what was left out, guessed or wrong.
+    `size` is bytes on disk, `encoding` a codec of Python's. `rows` leaves out a header line, and is an estimate unless
+    `rows_exact`. `offset` and `next_offset` (where to go on, None at the end) count bytes in texts and JSON (unpacked
+    ones where the file is packed), rows in tables, entries in archives, and cells in notebooks. `text` is free of
+    control codes but newlines and tabs; names are one line each. `image` is a PNG or JPEG drawn anew by the helper.
+    `notes` are short sentences on what was left out, guessed or wrong.
     """
 
     kind: Kind
@@ -378,10 +378,11 @@ def _list(value: Any, most: int) -> list[Any]:
 
 def _name(value: Any, most: int = 250) -> str:
     """A short text on one line: what redraws, reorders or breaks lines is written as an escape."""
-    text = _str(value, most)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return _printable(_str(value, most))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 # ------------------------------------------------------------------------------------------- without an answer
@@ -390,7 +391,7 @@ def _name(value: Any, most: int = 250) -> str:
 def _unseen(root: Path, relative: str, trouble: str) -> Look:
     """What can be told without opening the file."""
     mime = mimetypes.guess_type(relative, strict=False)[0] or "application/octet-stream"
-    return Look("binary", mime, _size(root, relative), notes=(f"could not be looked at: {trouble}",))
+    return Look("binary", mime, _size(root, relative), notes=(_printable(f"could not be looked at: {trouble}"),))
 
 
 def _size(root: Path, relative: str) -> int:

@@ -70,6 +70,12 @@ class Answer:
         self.image_mime: str | None = None
         self.notes: list[str] = []
 
+    def forget(self) -> None:
+        """Take back everything but the size, the type and the notes."""
+        mime, size, notes = self.mime, self.size, self.notes
+        self.__init__()  # type: ignore[misc]
+        self.mime, self.size, self.notes = mime, size, notes
+
     def note(self, text: str) -> None:
         """Add a short sentence for the reader, once."""
         text = short(text, _NOTE)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _BOMS = (
-    (b"\xef\xbb\xbf", "utf-8", "utf-8 with BOM"),
-    (b"\xff\xfe\0\0", "utf-32-le", "utf-32-le"),
-    (b"\0\0\xfe\xff", "utf-32-be", "utf-32-be"),
-    (b"\xff\xfe", "utf-16-le", "utf-16-le"),
-    (b"\xfe\xff", "utf-16-be", "utf-16-be"),
+    (b"\xef\xbb\xbf", "utf-8", "utf-8-sig"),
+    (b"\xff\xfe\0\0", "utf-32-le", "utf-32"),
+    (b"\0\0\xfe\xff", "utf-32-be", "utf-32"),
+    (b"\xff\xfe", "utf-16-le", "utf-16"),
+    (b"\xfe\xff", "utf-16-be", "utf-16"),
 )
 # Tab, line ends, form feed, backspace and escape are in texts; the other control codes are in binaries.
 _CONTROLS = bytes({*range(0x20)} - {0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x1B} | {0x7F})
@@ -29,7 +29,8 @@ _LONGEST_LINE = 1 << 20
 
 
 class Coding:
-    """How to read a text: a codec's name, the bytes to skip at the start, and what to call it."""
+    """How to read a text: a codec's name, the bytes to skip at the start, and the codec that Python would read it
+    with as a whole."""
 
     def __init__(self, codec: str, *, skip: int = 0, label: str = "", guessed: bool = False, nul: bool = False) -> None:
         self.codec = codec
@@ -89,7 +90,7 @@ def _mostly_utf8(head: bytes, whole: bool) -> Coding | None:
     """UTF-8 with a few broken bytes, as in logs of several programs."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(head, whole)
     broken, beyond = text.count("\ufffd"), sum(c > "\x7f" for c in text)
-    return Coding("utf-8", label="utf-8 with errors") if broken * 10 <= beyond else None
+    return Coding("utf-8") if broken * 10 <= beyond else None
 
 
 def _eight_bit(head: bytes, whole: bool, allow_layers: Callable[[], None]) -> str:

@@ -78,8 +78,8 @@ def look(answer: Answer, ask: Ask) -> None:
 
 def _fallen_back(answer: Answer, ask: Ask, source: Source, why: str) -> None:
     """What can be said of a file that is not what it claims to be."""
-    answer.kind, answer.text = "binary", ""
     answer.note(f"could not be looked at as {answer.mime}: {why}")
+    answer.forget()
     _hex(answer, source, "")
 
 
@@ -104,7 +104,7 @@ def _judge(answer: Answer, ask: Ask, source: Source, packing: str) -> None:
         _binary(answer, ask, source, words)
 
 
-_WEAK = ("image/bmp", "application/vnd.microsoft.portable-executable", "audio/mpeg", "application/x-bzip2", "font/otf")
+_WEAK = ("image/bmp", "application/vnd.microsoft.portable-executable", "audio/mpeg", "font/otf")
 
 
 def _text(answer: Answer, ask: Ask, source: Source, suffix: str, coding: Coding) -> None:

@@ -17,7 +17,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"PK\x03\x04", "application/zip", "ZIP archive"),
     (0, b"PK\x05\x06", "application/zip", "ZIP archive"),
     (0, b"\x1f\x8b", "application/gzip", "gzip data"),
-    (0, b"BZh", "application/x-bzip2", "bzip2 data"),
+    (4, b"1AY&SY", "application/x-bzip2", "bzip2 data"),
     (0, b"\xfd7zXZ\0", "application/x-xz", "xz data"),
     (0, b"\x28\xb5\x2f\xfd", "application/zstd", "Zstandard data"),
     (0, b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed", "7-Zip archive"),

@@ -8,16 +8,17 @@ import struct
 from look.answer import Answer, one_line, short
 from look.source import Source
 
-_MOST_PDF = 4 << 20
+_PDF_PART = 512 << 10  # at either end, where the root of the pages is
 
 
 def pdf(answer: Answer, source: Source) -> None:
     """A PDF document; how many pages, where that stands in the open."""
     answer.kind = "pdf"
-    data = source.at(0, _MOST_PDF)
+    data = source.at(0, _PDF_PART)
+    data += source.at(max(len(data), source.size - _PDF_PART), _PDF_PART)
     version = re.match(rb"%PDF-(\d\.\d)", data)
-    counts = [int(n) for n in re.findall(rb"/Type\s*/Pages\b[^<>]{0,2000}?/Count\s+(\d{1,6})\b", data)]
-    counts += [int(n) for n in re.findall(rb"/Count\s+(\d{1,6})\b[^<>]{0,2000}?/Type\s*/Pages\b", data)]
+    counts = [int(n) for n in re.findall(rb"/Type\s*/Pages\b[^<>]{0,300}?/Count\s+(\d{1,6})\b", data)]
+    counts += [int(n) for n in re.findall(rb"/Count\s+(\d{1,6})\b[^<>]{0,300}?/Type\s*/Pages\b", data)]
     pages = f", {max(counts):,} page{'s' * (max(counts) != 1)}" if counts else ""
     answer.text = f"PDF {version[1].decode() if version else ''} document{pages}"
 
