@@ -280,7 +280,7 @@ async def test_a_second_signal_does_not_cut_the_end_short(place: Path) -> None:
 async def test_a_workspace_full_of_traps_does_not_hold_up_the_end(place: Path) -> None:
     traps = """
 import os
-for n in range(5000): open(f"output/{n}", "w").close()
+for n in range(1000): open(f"output/{n}", "w").close()
 os.mkdir("locked"); open("locked/x", "w").close(); os.chmod("locked", 0)
 print("planted", flush=True)
 for _ in range(3000): os.mkdir("d"); os.chdir("d")

@@ -114,7 +114,9 @@ def _read(parameter: Parameter, value: Any) -> Any:
 
 def _parsed(name: str, kind: Kind, text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        # Some clients encode a list twice.
+        return json.loads(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
     except ValueError:
         if kind in ("number", "count"):
             raise Refused(f"{name} is a number, such as 60, not the text {text[:80]!r}.") from None
