@@ -22,11 +22,9 @@ from prims.config import inside_docker
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap
 from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
-from prims.isolation.wrapper import prctl
 from prims.model import Limits
 
 _SECONDS = 10.0
-_PR_SET_DUMPABLE = 4
 _UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
 _LAST_RESORT = "or choose `--isolation none`, which runs code with all rights of the server's user"
 
@@ -39,12 +37,6 @@ class Check:
     ok: bool
     detail: str
     advice: str = ""
-
-
-def protect_server() -> None:
-    """Close the server's memory and /proc/PID/environ to other processes of its user. Call it at start."""
-    if sys.platform == "linux":
-        prctl(_PR_SET_DUMPABLE, 0)
 
 
 async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> Walls:

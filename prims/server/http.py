@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prims.config import Settings
 from prims.errors import ConfigError, PrimsError, Refused
-from prims.isolation.probe import protect_server
+from prims.isolation.self_protection import protect_server
 from prims.server.auth import Verifier, make_verifier
 from prims.server.host import PRINCIPAL, Host, running_host
 from prims.server.tools import make_server
