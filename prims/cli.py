@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told(work: object) -> int:
     try:
         return work()  # type: ignore[operator, no-any-return]
+    except ConfigError as problem:
+        print(f"prims: {problem}", file=sys.stderr)
+        return 2
     except PrimsError as problem:
         print(f"prims: {problem}", file=sys.stderr)
         return 3

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from prims import cli, config
 from prims.errors import ConfigError
 from prims.server.auth import make_verifier
+from prims.trees import remove_tree
 from tests import kit
 
 ROOT = Path(__file__).parents[1]
@@ -184,8 +186,7 @@ class Image:
 
     def environ(self, **more: str) -> dict[str, str]:
         """The environment of the image, as far as this machine is it."""
-        here = {name: value for name, value in kit.server_environment(self.root).items() if not name.startswith("PRIMS_")}
-        here |= {name: self.moved(value) for name, value in environment().items()}
+        here = without_prims(self.root) | {name: self.moved(value) for name, value in environment().items()}
         here["PATH"] = here["PATH"].replace("$PATH", os.environ["PATH"])
         return {**here, **more}
 
@@ -201,23 +202,29 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    image = Image(tmp_path_factory.mktemp("image"))
-    source = image.root / "src"
-    for place in ("src/requirements", "opt", "tmp", "var/cache/prims", "var/lib/prims"):
-        (image.root / place).mkdir(parents=True)
-    for origin, target in copied():
-        if (ROOT / origin).is_dir():
-            shutil.copytree(ROOT / origin, source / target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / origin, source / target)
-    plain = {name: value for name, value in kit.server_environment(image.root).items() if not name.startswith("PRIMS_")}
-    for line in of(BUILD, "RUN"):
-        image.run(line, source, plain)
-    # Those before it change the system; what they ask for is looked at above.
-    [line] = [rest for rest in of(FINAL, "RUN") if "prims doctor" in rest]
-    image.run(line, image.root, image.environ())
-    return image
+def image() -> Iterator[Image]:
+    image = Image(Path(tempfile.mkdtemp(prefix="pt-")))
+    try:
+        source = image.root / "src"
+        for place in ("src/requirements", "opt", "tmp", "var/cache/prims", "var/lib/prims"):
+            (image.root / place).mkdir(parents=True)
+        for origin, target in copied():
+            if (ROOT / origin).is_dir():
+                shutil.copytree(ROOT / origin, source / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / origin, source / target)
+        for line in of(BUILD, "RUN"):
+            image.run(line, source, without_prims(image.root))
+        # Those before it change the system; what they ask for is looked at above.
+        [line] = [rest for rest in of(FINAL, "RUN") if "prims doctor" in rest]
+        image.run(line, image.root, image.environ())
+        yield image
+    finally:
+        remove_tree(image.root)
+
+
+def without_prims(folder: Path) -> dict[str, str]:
+    return {name: value for name, value in kit.server_environment(folder).items() if not name.startswith("PRIMS_")}
 
 
 @pytest.mark.slow
@@ -282,4 +289,5 @@ def health(image: Image, port: int) -> int:
     [line] = of(FINAL, "HEALTHCHECK")
     command = line.partition(" CMD ")[2]
     environ = image.environ(PRIMS_PORT=str(port))
-    return subprocess.run(["sh", "-c", command], env=environ, timeout=30, check=False, stderr=subprocess.DEVNULL).returncode
+    done = subprocess.run(["sh", "-c", command], env=environ, timeout=30, check=False, stderr=subprocess.DEVNULL)
+    return done.returncode

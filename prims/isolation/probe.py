@@ -90,6 +90,8 @@ def advice_for(stderr: str, *, container: bool) -> str:
     """What to do when bwrap failed with `stderr`; `container` is whether we seem to run in one."""
     said = stderr.lower()
     refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
+    if "rtm_newaddr" in said and os.geteuid() == 0:
+        return "The server is root but may not set up a network of its own: give its container `--cap-add NET_ADMIN`"
     if "setting up uid map" in said or "rtm_newaddr" in said or "apparmor" in said:
         return (
             "AppArmor restricts user namespaces here. Allow them to bwrap: `apt-get install "
