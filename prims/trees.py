@@ -23,7 +23,7 @@ def remove_tree(folder: Path) -> None:
 
 def remove_large_tree(folder: Path) -> None:
     """`remove_tree` for folders that may hold very much: by a program, which is ten times as fast then."""
-    for words in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+    for words in (["/bin/rm", "-rf"], ["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]):
         if not folder.is_dir():
             return
         with contextlib.suppress(OSError, subprocess.SubprocessError):
