@@ -86,11 +86,11 @@ def _bubblewrap(path: str | None) -> Walls:
     return found
 
 
-def advice_for(stderr: str, *, container: bool) -> str:
-    """What to do when bwrap failed with `stderr`; `container` is whether we seem to run in one."""
+def advice_for(stderr: str, *, container: bool, root: bool) -> str:
+    """What to do when bwrap failed with `stderr`: in a container, as it seems, or not; as root or not."""
     said = stderr.lower()
     refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
-    if "rtm_newaddr" in said and os.geteuid() == 0:
+    if "rtm_newaddr" in said and root:
         return "The server is root but may not set up a network of its own: give its container `--cap-add NET_ADMIN`"
     if "setting up uid map" in said or "rtm_newaddr" in said or "apparmor" in said:
         return (
@@ -242,7 +242,7 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
     if process.returncode == 0:
         return stdout
     text = stderr.decode(errors="replace").strip() or f"exit status {process.returncode}"
-    return Check(name, False, text[-500:], advice_for(text, container=inside_docker()))
+    return Check(name, False, text[-500:], advice_for(text, container=inside_docker(), root=os.geteuid() == 0))
 
 
 def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

@@ -41,7 +41,7 @@ class Box:
     run: Path  # sockets and connection files, writable inside
     limits: Limits
     uid: int | None = None
-    store: Path | None = None  # the folder of all layers, shown whole so that others can be used later; else `layers` are
+    store: Path | None = None  # the folder of all layers, shown whole so that more can be used later
 
 
 @dataclass(frozen=True, slots=True)
