@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -643,3 +644,22 @@ async def test_the_memory_of_the_server_does_not_grow_from_call_to_call(server: 
         await server.run("print('x' * 100_000)\n")
     assert cases.memory_kb(server.pid, "VmRSS") - before < 15_000
     assert len(os.listdir(f"/proc/{server.pid}/fd")) < 80
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_silent_code_gives_a_sign_of_life_often_enough_for_every_client(state: Path) -> None:
+    """E04: clients give up after a minute without a word."""
+    heard: list[float] = []
+
+    async def progress(value: float, total: float | None, message: str | None) -> None:
+        heard.append(anyio.current_time())
+
+    async with kit.connected(state) as client:
+        heard.append(anyio.current_time())
+        with anyio.fail_after(kit.SECONDS):
+            await client.call_tool(
+                "run_code", {"code": "import time; time.sleep(16)"}, progress_callback=progress
+            )
+        heard.append(anyio.current_time())
+    assert max(b - a for a, b in itertools.pairwise(heard)) < 10

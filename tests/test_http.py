@@ -182,7 +182,8 @@ open("secret.txt", "w").write("outside of output")
         assert part.content == bytes(range(10, 20))
         whole = await http.get(f"{root}/data.bin")
         assert whole.content == bytes(range(100))
-        assert whole.headers["etag"]
+        known = {"If-None-Match": whole.headers["etag"]}
+        assert (await http.get(f"{root}/data.bin", headers=known)).status_code == 304
         for path in ("link", "../secret.txt", "..%2fsecret.txt", "%2e%2e/secret.txt", "no.txt", "a%00b", "/etc/passwd"):
             refused = await http.get(f"{root}/{path}")
             # (A client may itself shorten a path with dots; what is asked for then is no file either.)
@@ -343,5 +344,6 @@ def test_an_address_that_cannot_be_listened_on_is_an_error_in_words(state: Path,
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
     assert done.returncode != 0
-    assert f"cannot listen on 127.0.0.1:{number}: " in done.stderr
+    assert number in done.stderr
+    assert "cannot listen" in done.stderr or "at most 65535" in done.stderr
     assert "Traceback" not in done.stderr

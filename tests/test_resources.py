@@ -48,6 +48,28 @@ async def test_no_uri_leads_out_of_the_workspace(state: object, path: str) -> No
 
 
 @pytest.mark.anyio
+async def test_a_large_file_is_read_in_parts(client: Client) -> None:
+    result = await kit.run_code(client, "open('output/big.txt', 'w').write('0123456789' * 100_000)")
+    uri = result.structured_content["artifacts"][0]["uri"]
+    with pytest.raises(MCPError, match="offset=0"):
+        await client.read_resource(uri)
+    found = b""
+    for offset in range(0, 1_000_000, 400_000):
+        part = (await client.read_resource(f"{uri}?offset={offset}&limit=400000")).contents[0]
+        found += base64.b64decode(part.blob)
+    assert found == b"0123456789" * 100_000
+
+
+@pytest.mark.anyio
+async def test_results_link_to_the_files_of_the_run(client: Client) -> None:
+    result = await kit.run_code(client, "open('output/a.csv', 'w').write('a,b')")
+    (link,) = [block for block in result.content if block.type == "resource_link"]
+    assert link.mime_type == "text/csv"
+    assert link.size == 3
+    assert (await client.read_resource(str(link.uri))).contents[0].text == "a,b"
+
+
+@pytest.mark.anyio
 async def test_a_session_that_is_not_ours_is_refused(client: Client) -> None:
     with pytest.raises(MCPError, match="session_id"):
         await client.read_resource("prims://s_00000000000000000000000000000000/files/output/a.txt")

@@ -230,7 +230,7 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
     try:
         process = walls.spawn(box, argv, {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
-        return Check(name, False, str(error), advice_for(str(error), container=inside_docker()))
+        return Check(name, False, str(error), advice_for(str(error), container=inside_docker(), root=os.geteuid() == 0))
     try:
         with anyio.CancelScope(shield=True):  # bounded, and the pipes must be read to their end
             stdout, stderr = await anyio.to_thread.run_sync(_communicate, process)

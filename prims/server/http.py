@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import mimetypes
 import os
+import re
 import signal
 import socket
 import sys
@@ -211,14 +212,20 @@ async def _artifact(host: Host, request: Request) -> Response:
     except PrimsError as problem:
         return PlainTextResponse(f"{problem}\n", 503)
     mime = mimetypes.guess_type(path, strict=False)[0] or "application/octet-stream"
+    status = os.fstat(descriptor)
+    etag = f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+    if etag in re.split(r"\s*,\s*", request.headers.get("if-none-match", "")):
+        os.close(descriptor)
+        return Response(status_code=304, headers={"ETag": etag})
     return FileResponse(
         # The open file itself, not its name, which by now could be another's.
         f"/proc/self/fd/{descriptor}",
         media_type=mime,
         filename=path.rsplit("/", 1)[-1],
         content_disposition_type="inline" if mime in _SHOWN else "attachment",
-        stat_result=os.fstat(descriptor),
+        stat_result=status,
         headers={
+            "ETag": etag,
             "X-Content-Type-Options": "nosniff",
             "Content-Security-Policy": "sandbox; default-src 'none'",
             "Cache-Control": "private, no-cache",

@@ -1,4 +1,4 @@
-"""Workspace files as MCP resources: `prims://{session_id}/files/{+path}`."""
+"""Workspace files as MCP resources: `prims://{session_id}/files/{+path}{?offset,limit}`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import mimetypes
 import os
 import re
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import aiofiles
 import anyio.to_thread
@@ -21,14 +21,19 @@ from prims.errors import Refused
 from prims.session.table import SessionTable, open_file
 
 TEMPLATE = ResourceTemplate(
-    uri_template="prims://{session_id}/files/{+path}",
+    uri_template="prims://{session_id}/files/{+path}{?offset,limit}",
     name="workspace file",
     title="A file of a session's workspace",
-    description="A file that code made, by the uri that a result of run_code gives.",
+    description="A file that code made, by the uri that a result of run_code gives. A large one is read in parts, "
+    "by offset and limit in bytes.",
 )
 # As base64 in one message with its frame, this stays below what clients take in one piece.
 LARGEST_BYTES = 500_000
-_URI = re.compile(r"prims://(?P<session>[A-Za-z0-9_-]{1,100})/files/(?P<path>.+)", re.DOTALL)
+_URI = re.compile(
+    r"prims://(?P<session>[A-Za-z0-9_-]{1,100})/files/(?P<path>[^?]+)"
+    r"(?:\?(?P<query>(?:(?:offset|limit)=\d{1,15}&?){1,2}))?",
+    re.DOTALL,
+)
 
 
 async def read(table: SessionTable, uri: str, principal: str | None) -> ReadResourceResult:
@@ -42,15 +47,23 @@ async def read(table: SessionTable, uri: str, principal: str | None) -> ReadReso
         raise Refused(f"There is no resource {uri[:200]!r}; files are prims://SESSION_ID/files/PATH.")
     session = table.get(match["session"], principal)
     path = unquote(match["path"])
+    query = {name: int(value[-1]) for name, value in parse_qs(match["query"] or "").items()}
+    offset, limit = query.get("offset", 0), min(query.get("limit", LARGEST_BYTES), LARGEST_BYTES)
     descriptor = await anyio.to_thread.run_sync(open_file, session, path)
     async with aiofiles.open(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
-        data = await file.read(LARGEST_BYTES + 1) if size <= LARGEST_BYTES else b""
-    if size > LARGEST_BYTES or len(data) > LARGEST_BYTES:
-        raise Refused(f"{path!r} has {size:,} bytes; at most {LARGEST_BYTES:,} can be read as a resource.")
+        if not query and size > LARGEST_BYTES:
+            raise Refused(
+                f"{path!r} has {size:,} bytes; read it in parts of at most {LARGEST_BYTES:,}, "
+                f"such as {uri}?offset=0&limit={LARGEST_BYTES}."
+            )
+        await file.seek(offset)
+        data = await file.read(limit)
     mime = mimetypes.guess_type(path, strict=False)[0]
     try:
-        text = data.decode("utf-8") if not (mime or "").startswith(("image/", "audio/", "video/")) else None
+        # A part may begin and end within a character, so parts are bytes.
+        as_bytes = query or (mime or "").startswith(("image/", "audio/", "video/"))
+        text = None if as_bytes else data.decode("utf-8")
     except UnicodeDecodeError:
         text = None
     if text is not None and "\0" not in text:

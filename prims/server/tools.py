@@ -19,6 +19,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INVALID_PARAMS,
+    Annotations,
     CallToolRequestParams,
     CallToolResult,
     ContentBlock,
@@ -32,10 +33,12 @@ from mcp.types import (
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
+    ResourceLink,
     TextContent,
     Tool,
     ToolAnnotations,
 )
+from mcp.types.version import is_version_at_least
 
 from prims import __version__, policy
 from prims.config import Settings
@@ -46,11 +49,13 @@ from prims.server import file_tools, prompt, resources
 from prims.server.arguments import Parameter, input_schema, read
 from prims.server.host import Host
 from prims.server.progress import ProgressPump
-from prims.server.render import OUTPUT_SCHEMA, render
+from prims.server.render import OUTPUT_SCHEMA, file_uri, render
 from prims.session.table import Session, SessionTable
 from prims.tasks import alongside
 
 _log = logging.getLogger(__name__)
+
+_MOST_LINKS = 20
 
 Context = ServerRequestContext[Any, Any]
 
@@ -59,9 +64,14 @@ INSTRUCTIONS = (
     "Variables do not survive a call; files in the working directory do, for the session. mount_file brings data in, "
     "list_dir and preview_file look around, persist_artifact takes results away."
 )
-SESSION_ID = Parameter(
-    "session_id", "text", "The session whose files to use, as an earlier result gave it. Leave out on stdio."
-)
+
+
+def _session_id(settings: Settings) -> Parameter:
+    stdio = settings.transport == "stdio"
+    left_out = "Can be left out." if stdio else "Without it a call may get a new, empty session."
+    life = _session_life(settings)
+    text = f"The session whose files to use, as an earlier result gave it. {left_out} {life}"
+    return Parameter("session_id", "text", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ class Call:
     settings: Settings
     pump: ProgressPump
     asked: float
+    links: bool
 
 
 Handler = Callable[[Call], Awaitable[CallToolResult]]
@@ -99,10 +110,7 @@ Time: {settings.run_seconds:g} s unless timeout_seconds says otherwise{longest},
 def _session_life(settings: Settings) -> str:
     if settings.transport == "stdio":
         return "The session lasts as long as this server."
-    return (
-        "Pass the session_id of an earlier result to use its files again; "
-        f"a session ends after {settings.session_idle_seconds / 60:g} minutes without a call."
-    )
+    return f"A session ends after {settings.session_idle_seconds / 60:g} minutes without a call."
 
 
 def _run_parameters(settings: Settings) -> tuple[Parameter, ...]:
@@ -111,7 +119,7 @@ def _run_parameters(settings: Settings) -> tuple[Parameter, ...]:
         Parameter("requirements", "texts", 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].'),
         Parameter("files", "files", "Files to mount first, as mount_file does."),
         Parameter("timeout_seconds", "number", f"Time the code may run; {settings.run_seconds:g} when not given."),
-        SESSION_ID,
+        _session_id(settings),
     )
 
 
@@ -132,7 +140,7 @@ def make_server(host: Host) -> Server[Any]:
         "run_code": (run_code, _run_parameters(settings), _run_code)
     }
     for tool in file_tools.TOOLS:
-        parameters = (*tool.parameters, SESSION_ID)
+        parameters = (*tool.parameters, _session_id(settings))
         listed = Tool(
             name=tool.name,
             title=tool.title,
@@ -230,10 +238,12 @@ async def _session(host: Host, context: Context, session_id: str | None) -> Sess
 
 async def _call(host: Host, context: Context, arguments: dict[str, Any], handler: Handler) -> CallToolResult:
     pump, asked = ProgressPump(), time.monotonic()
+    # Older clients do not know links.
+    links = is_version_at_least(context.protocol_version, "2025-06-18")
 
     async def work() -> CallToolResult:
         session = await _session(host, context, arguments.pop("session_id", None))
-        return await handler(Call(arguments, session, await host.table(), host.settings, pump, asked))
+        return await handler(Call(arguments, session, await host.table(), host.settings, pump, asked, links))
 
     async def accompany() -> None:
         async with anyio.create_task_group() as group:
@@ -265,7 +275,24 @@ async def _run_code(call: Call) -> CallToolResult:
     for image in rendered.images:
         data = base64.b64encode(image.data or b"").decode("ascii")
         content.append(ImageContent(type="image", data=data, mime_type=image.mime))
+    if call.links:
+        content += _links(result, call.session)
     return CallToolResult(content=content, structured_content=rendered.structured, is_error=result.status != "ok")
+
+
+def _links(result: RunResult, session: Session) -> list[ContentBlock]:
+    """Files of a run as links that a client can follow."""
+    return [
+        ResourceLink(
+            type="resource_link",
+            name=artifact.name,
+            uri=file_uri(session.id, artifact.relative_path),
+            mime_type=artifact.mime,
+            size=artifact.size,
+            annotations=Annotations(audience=["user"]),
+        )
+        for artifact in result.artifacts[:_MOST_LINKS]
+    ]
 
 
 def _failure(text: str) -> CallToolResult:

@@ -73,7 +73,7 @@ def too_large_for(most_bytes: int, size: int | None = None) -> Refused:
     """The refusal of a file with `size` bytes, or with too many to be counted."""
     has = "has more than" if size is None else f"has {size:,} bytes, above"
     return Refused(
-        f"The file {has} the limit of {most_bytes:,} bytes for one download; nothing was kept. "
+        f"The file {has} the limit of {most_bytes:,} bytes for one download (download_bytes); nothing was kept. "
         "Use a smaller file or a part of it."
     )
 

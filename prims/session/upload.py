@@ -71,7 +71,7 @@ async def put(
         TransferError: the storage did not confirm; `status` and `code` are what it answered.
     """
     if size > most_bytes:
-        raise Refused(f"The file has {size:,} bytes, above the limit of {most_bytes:,} for one upload.")
+        raise Refused(f"The file has {size:,} bytes, above the limit of {most_bytes:,} for one upload (upload_bytes).")
     target, place = parsed(url.strip())
     given = _checked_headers(headers)
     with anyio.move_on_after(seconds):
