@@ -14,6 +14,7 @@ from prims.errors import ConfigError
 from prims.model import Limits
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
+FORK_CHOICES = ("auto", "off")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -60,6 +61,7 @@ class Settings:
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
+    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(FORK_CHOICES))
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
     image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
     images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)
@@ -101,6 +103,8 @@ def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, st
     settings = Settings(**values)
     if settings.isolation not in ISOLATION_CHOICES:
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
+    if settings.fork_kernels not in FORK_CHOICES:
+        raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
     if settings.max_run_seconds is not None and settings.run_seconds > settings.max_run_seconds:
         raise ConfigError("run_seconds is above max_run_seconds; raise the second or lower the first")
     return settings
