@@ -281,7 +281,7 @@ def _view(places: Places, box: Box, runs: Path, *, proc_is_roots: bool) -> list[
         ["proc", "/proc", "proc", plain | _MS_NOEXEC, ""],
     ]
     if proc_is_roots:
-        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
+        for path in filter(os.path.exists, ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")):
             view.append([path, path, "", _MS_BIND | _MS_REC, ""])
             view.append(["none", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | plain | _MS_NOEXEC, ""])
     return view

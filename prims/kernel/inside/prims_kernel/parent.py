@@ -71,11 +71,14 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
 
 
 def _load(path: str) -> Any:
-    """The wrapper, which is no module of any package here, without an entry in `sys.modules`."""
+    """The wrapper, which belongs to no package here. Neither it nor what it imports stays in `sys.modules`."""
+    before = set(sys.modules)
     spec = importlib.util.spec_from_file_location("prims_wrapper", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
     return module
 
 
@@ -156,8 +159,7 @@ def _fork(namespace: int, request: dict[str, Any], wrapper: Any, stdout: int, st
         try:
             _first(request, wrapper)
         except BaseException as problem:
-            import traceback
-            _answer(_ANSWERS, f"error {type(problem).__name__}: {problem}"+traceback.format_exc())
+            _answer(_ANSWERS, f"error {type(problem).__name__}: {problem}")
             os._exit(1)
         return True
     with suppress(OSError), socket.socket(fileno=os.dup(answers)) as channel:
@@ -197,6 +199,7 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
         os.close(_ANSWERS)
         wrapper.prctl(_PR_SET_DUMPABLE, 1)  # as after an exec: its /proc/self is its own
         return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal of its run that it does not handle
     os.closerange(0, _ANSWERS)
     _answer(_ANSWERS, "up")
     _answer(_ANSWERS, f"exit {_ended(kernel)}")
@@ -260,7 +263,6 @@ def _check() -> None:
 
 def _kernel(request: dict[str, Any], kernel_files: str) -> NoReturn:
     """Become what a started kernel is, as far as the code can tell, and run it."""
-    os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(request["cwd"])
     os.environ.clear()
