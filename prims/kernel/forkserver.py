@@ -225,7 +225,9 @@ async def start_parent(walls: ForkingWalls, box: Box, env: Mapping[str, str]) ->
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a child of ours that was killed."""
+    """Wait for a child of ours that was killed, or has ended before."""
+    if process.poll() is not None:
+        return
     handle = os.pidfd_open(process.pid)
     try:
         with anyio.move_on_after(5):
