@@ -18,6 +18,7 @@ from prims import config
 from prims.errors import ConfigError, KernelStartError
 from prims.isolation import bubblewrap, wrapper
 from prims.kernel.folders import make_box
+from prims.kernel.forkserver import ForkServer
 from tests import kit, probes, users
 from tests.engines import IS_FORKED, Session, engine_of_one_session
 from tests.processes import alive, is_alive, until
@@ -42,6 +43,13 @@ def parents_of(pid: int) -> list[int]:
         for command in wrapper.children(first)
         if b"prims_kernel/parent.py" in Path(f"/proc/{command}/cmdline").read_bytes()
     ]
+
+
+def pid_of(parent: ForkServer) -> int:
+    """The process itself, inside of bubblewrap's two."""
+    (first,) = wrapper.children(parent._process.pid)
+    (pid,) = wrapper.children(first)
+    return pid
 
 
 async def run(client: Client, code: str, **arguments: Any) -> str:
@@ -194,6 +202,8 @@ def attempt(name, action):
     reached.append(name)
 def call(number, *arguments):
     if C.syscall(number, *arguments) < 0: raise OSError(ctypes.get_errno(), "refused")
+links = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{n}")]
+reached += [link for link in links if "ns" in link.split(":")[0] or "pidfd" in link]
 for number in set(signal.Signals):
     os.kill(1, number)  # ours, so allowed; and deaf
 for part in ("mem", "environ", "maps", "fd/3", "root/", "cwd/"):
@@ -203,8 +213,6 @@ if os.uname().machine == "x86_64":
     attempt("pidfd_getfd", lambda: call(438, os.pidfd_open(1), 3, 0))
     for place in (b"/proc", b"/tmp", b"/venv", b"/run/prims"):
         attempt("umount " + place.decode(), lambda: call(166, place, 2))
-links = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{n}")]
-reached += [link for link in links if "ns" in link.split(":")[0] or "pidfd" in link]
 reached += [f for f in ("/proc/%d" % PARENT, "/proc/2/task/1") if os.path.exists(f)]
 print(reached)
 """
@@ -218,7 +226,7 @@ async def test_a_forked_kernel_looks_like_a_started_one(served: Served) -> None:
 import gc, json, os, signal, subprocess, sys
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 kept = "Groups CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Threads SigBlk SigIgn SigCgt NSpid NSpgid NSsid"
-print(json.dumps({
+seen = json.dumps({
     "status": {name: status[name].strip() for name in kept.split()},
     "modules": sorted(sys.modules), "path": sys.path, "argv": sys.argv, "flags": str(sys.flags),
     "orig_argv": [word for word in sys.orig_argv if "kernel.json" not in word],
@@ -231,14 +239,18 @@ print(json.dumps({
                             capture_output=True, text=True).stdout,
     "places": {place: sorted(os.listdir(place)) for place in ("/tmp", "/dev", "/dev/pts", "/dev/shm", "/run", "/etc")},
     "forked": FORKED,
-}))
+})
+with open("seen.json", "w") as file: file.write(seen)
 """.replace("FORKED", IS_FORKED)
     kind = "root" if os.stat(f"/proc/{served.pid}").st_uid == 0 else "user"
-    forked = json.loads(await run(served.client, code))
+    await run(served.client, code)
+    forked = json.loads((served.files / "seen.json").read_text())
     with users.owner(kind) as who:
-        async with serving(who, "c", *BARE, "--fork-kernels", "off") as (client, _, pid):
-            started = json.loads(await run(client, code))
-            assert json.loads(await run(client, code))["forked"] is False
+        async with serving(who, "c", *BARE, "--fork-kernels", "off") as (client, state, pid):
+            await run(client, code)
+            await run(client, code)
+            (seen,) = state.glob("*/w1/files/seen.json")
+            started = json.loads(seen.read_text())
             assert parents_of(pid) == []
     assert (forked.pop("forked"), started.pop("forked")) == (True, False)
     assert {key: value for key, value in forked.items() if value != started[key]} == {}
@@ -358,11 +370,11 @@ async def test_nothing_outlives_a_server_that_is_killed(kind: str) -> None:
 async def test_many_runs_leave_nothing_behind() -> None:
     async with engine_of_one_session() as session:
         parent = await session.until_forked()
-        (pid,) = parents_of(os.getpid())
+        pid = pid_of(parent)
 
         def counted() -> tuple[int, ...]:
             places = (f"/proc/{os.getpid()}/fd", f"/proc/{pid}/fd", session.folder.parent, parent.runs)
-            return (*(len(os.listdir(place)) for place in places), len(wrapper.tree(os.getpid())))
+            return (*(len(os.listdir(place)) for place in places), len(wrapper.tree(parent._process.pid)))
 
         await until(lambda: not parent.busy, 5, "the end of the runs before")
         before = counted()
@@ -390,7 +402,7 @@ async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
             path.rmdir()
         assert "True" in (await session.run(f"print({IS_FORKED})")).stdout.head
         # A parent that has gone between the look and the fork.
-        (pid,) = parents_of(os.getpid())
+        pid = pid_of(parent)
         os.kill(pid, signal.SIGSTOP)
         async with anyio.create_task_group() as group:
             group.start_soon(_check_started, session)
@@ -404,9 +416,8 @@ async def _check_started(session: Session) -> None:
 
 async def test_a_session_that_closes_takes_its_parent_along() -> None:
     async with engine_of_one_session() as session:
-        await session.until_forked()
-        pids = wrapper.tree(os.getpid())[1:]
-        assert parents_of(os.getpid())
+        pids = wrapper.tree((await session.until_forked())._process.pid)
+        assert len(pids) == 3
         await session.engine.close_session(session.folder, session.uid)
         assert alive(pids) == []
 
