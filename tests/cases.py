@@ -23,7 +23,9 @@ from tests import kit
 
 STATUSES = {"ok", "error", "timeout", "died", "out_of_memory", "limit", "cancelled", "shutdown"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_OURS = re.compile(r"prims_kernel|ipykernel|site-packages/IPython|/tmp/ipykernel|connection_file|kernel-[0-9a-f-]{8,}\.json")
+_OURS = re.compile(
+    r"prims_kernel|ipykernel|site-packages/IPython|/tmp/ipykernel|connection_file|kernel-[0-9a-f-]{8,}\.json"
+)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{400}")
 
 
@@ -186,6 +188,6 @@ async def until(met: Callable[[], bool], seconds: float) -> float:
     """Wait until `met()`; gives how long it took and fails when it takes longer than `seconds`."""
     begun = time.monotonic()
     with anyio.fail_after(seconds):
-        while not met():
+        while not met():  # noqa: ASYNC110 - what is waited for has no event
             await anyio.sleep(0.02)
     return time.monotonic() - begun

@@ -270,4 +270,4 @@ def test_nbclient_tells_of_an_error_in_a_cell_and_ends_the_kernel(room: Room) ->
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         runner.execute()
     assert notebook.cells[0].outputs[0].ename == "ZeroDivisionError"
-    assert os.listdir(room.folder) == []  # noqa: PTH208
+    assert os.listdir(room.folder) == [] 

@@ -148,28 +148,22 @@ class ForkServer:
         """
         request = json.dumps(self._walls.fork_request(box, self.runs, argv, env)).encode()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process: ForkedProcess | None = None
-        said = b""
+        said, handles = b"", list[int]()
         try:
             ours.setblocking(False)
             with theirs:
                 socket.send_fds(self._channel, [request], [stdout, stderr, theirs.fileno()])
             with anyio.move_on_after(_FORK_SECONDS):
-                while said not in (b"up",) and not said.startswith(b"error"):
-                    await anyio.wait_readable(ours)
-                    said, handles, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1)
-                    if handles and process is None:
-                        process = ForkedProcess(handles[0], ours)
-                    if not said:
-                        break
+                await anyio.wait_readable(ours)
+                said, handles, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1)
         except OSError as problem:
             said = str(problem).encode()
-        except BaseException:
-            _give_up(process, ours)
-            raise
-        if said != b"up" or process is None:
-            _give_up(process, ours)
+        finally:
+            if not handles:
+                ours.close()  # what comes up later finds nobody to tell, and ends
+        if not handles:
             raise KernelStartError(f"No kernel could be forked: {said.decode(errors='replace') or 'no answer'}")
+        process = ForkedProcess(handles[0], ours)
         self._running.append(process)
         return process
 
@@ -235,14 +229,6 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     finally:
         os.close(handle)
-
-
-def _give_up(process: ForkedProcess | None, answers: socket.socket) -> None:
-    if process is None:
-        answers.close()
-    else:
-        process.kill()
-        process.wait(1)
 
 
 def _pid_of(handle: int) -> int:

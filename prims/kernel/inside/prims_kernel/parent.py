@@ -139,7 +139,7 @@ def _is_shared(name: str, module: Any) -> bool:
 
 
 def _fork(namespace: int, request: dict[str, Any], wrapper: Any, stdout: int, stderr: int, answers: int) -> bool:
-    """Fork the first process of a new PID namespace; the server gets a handle to it. True in the kernel's process."""
+    """Fork the first process of a new PID namespace. True in the kernel's process."""
     pid = -1
     try:
         _call("unshare", _CLONE_NEWPID)
@@ -162,12 +162,6 @@ def _fork(namespace: int, request: dict[str, Any], wrapper: Any, stdout: int, st
             _answer(_ANSWERS, f"error {type(problem).__name__}: {problem}")
             os._exit(1)
         return True
-    with suppress(OSError), socket.socket(fileno=os.dup(answers)) as channel:
-        handle = os.pidfd_open(pid)
-        try:
-            socket.send_fds(channel, [b"pid"], [handle])
-        finally:
-            os.close(handle)
     return False
 
 
@@ -194,15 +188,18 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
     _check()
     wrapper.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     wrapper.prctl(_PR_SET_DUMPABLE, 0)  # what this process holds is not for the code to see
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal of its run that it does not handle
     kernel = os.fork()
     if kernel == 0:
         os.close(_ANSWERS)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         wrapper.prctl(_PR_SET_DUMPABLE, 1)  # as after an exec: its /proc/self is its own
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal of its run that it does not handle
     os.closerange(0, _ANSWERS)
-    _answer(_ANSWERS, "up")
-    _answer(_ANSWERS, f"exit {_ended(kernel)}")
+    with socket.socket(fileno=_ANSWERS) as channel:
+        # A handle to this process, which is the whole run. If nobody is there to take it, this raises and all ends.
+        socket.send_fds(channel, [b"up"], [os.pidfd_open(1)])
+        channel.send(b"exit %d" % _ended(kernel))
     os._exit(0)
 
 
