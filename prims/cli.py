@@ -25,15 +25,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        settings = config.load({f.name: getattr(options, f.name, None) for f in fields(config.Settings)})
+        flags = {f.name: getattr(options, f.name, None) for f in fields(config.Settings)}
+        settings = config.load(flags, file=options.config)
     except ConfigError as problem:
         print(f"prims: {problem}", file=sys.stderr)
         return 2
     match options.command:
         case "serve":
-            from prims.server.stdio import serve
+            if options.show_config:
+                print(config.shown(settings))
+                return 0
+            if settings.transport == "http":
+                from prims.server import http
 
-            return serve(settings)
+                return _told(lambda: http.serve(settings))
+            from prims.server import stdio
+
+            return stdio.serve(settings)
         case "run":
             from prims.run import run_file
 
@@ -67,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", default="output", metavar="DIR", help="where files and pictures go (default: output)")
     run.add_argument("--json", action="store_true", help="print the structured result instead of text")
     doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
+    serve.add_argument("--show-config", action="store_true", help="print the settings in force and stop")
     for command in (serve, run, doctor):
         _add_settings(command)
     return parser
@@ -74,7 +83,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings (also PRIMS_NAME in the environment; sizes as 2G, unlimited as none)")
+    group.add_argument("--config", metavar="FILE", help="a TOML file with settings; flags and environment go first")
     for setting in fields(config.Settings):
+        if setting.metadata.get("secret"):
+            continue
         group.add_argument(
             "--" + setting.name.replace("_", "-"),
             dest=setting.name,

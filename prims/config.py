@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +17,7 @@ from prims.model import Limits
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
 FORK_CHOICES = ("auto", "off")
+TRANSPORTS = ("stdio", "http")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -62,6 +65,33 @@ class Settings:
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
     fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(FORK_CHOICES))
+    workspace_bytes: int | None = _setting(4 << 30, "bytes in a session's workspace", unit="bytes", least=1 << 20)
+    workspace_files: int | None = _setting(50_000, "files and folders in a session's workspace", least=100)
+    sessions: int = _setting(64, "sessions at once", least=1)
+    session_idle_seconds: float = _setting(
+        1800.0, "time after which an unused session of an HTTP client ends", unit="seconds", least=1
+    )
+    download_bytes: int = _setting(1 << 30, "largest file that is mounted", unit="bytes", least=1024)
+    upload_bytes: int = _setting(1 << 30, "largest file that is uploaded", unit="bytes", least=1024)
+    transfer_seconds: float = _setting(300.0, "time of one download or upload", unit="seconds", least=1)
+    allow_host: tuple[str, ...] = _setting(
+        (), "private HOST[:PORT]s that files may be had from and sent to, comma-separated"
+    )
+    allow_dir: tuple[str, ...] = _setting((), "folders that local files may be mounted from, comma-separated")
+    transport: str = _setting("stdio", "how clients connect: " + ", ".join(TRANSPORTS))
+    host: str = _setting("127.0.0.1", "address to listen on (http)")
+    port: int = _setting(8000, "port to listen on, 0 for a free one (http)", least=0)
+    http_hosts: tuple[str, ...] = _setting((), "further names that clients may call this server by, comma-separated")
+    cors_origins: tuple[str, ...] = _setting((), "web origins that may use this server, comma-separated")
+    request_bytes: int = _setting(4 << 20, "largest request (http)", unit="bytes", least=1024)
+    token: str = field(
+        default="", metadata={"help": "the bearer token itself; in the environment only", "secret": True}
+    )
+    token_file: str = _setting("", "file with the bearer token that clients must send (http)")
+    jwt_issuer: str = _setting("", "issuer of the JWTs that clients must send (http)")
+    jwt_audience: str = _setting("", "audience of those JWTs")
+    jwt_jwks_url: str = _setting("", "where the keys of those JWTs are")
+    insecure_no_auth: bool = _setting(False, "listen on other addresses than loopback without authentication")
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
     image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
     images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)
@@ -79,8 +109,13 @@ class Settings:
         )
 
 
-def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `flags` (field name → text, None = not given), then `PRIMS_*`, then defaults.
+def load(
+    flags: Mapping[str, str | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: str | None = None,
+) -> Settings:
+    """Settings from `flags` (field name → text, None = not given), `PRIMS_*`, a TOML `file`, then defaults.
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be read or is out of range.
@@ -89,7 +124,14 @@ def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, st
     hints = get_type_hints(Settings)
     known = {f.name: f for f in fields(Settings)}
     values: dict[str, Any] = {}
+    path = file or environ.get("PRIMS_CONFIG")
+    for name, value in _toml(path).items() if path else ():
+        if name not in known:
+            raise ConfigError(f"{name} in {path} is not a setting of PRIMS; known are: {', '.join(known)}")
+        values[name] = _read(f"{name} in {path}", _as_text(value), hints[name], known[name].metadata)
     for key, text in environ.items():
+        if key == "PRIMS_CONFIG":
+            continue
         if key.startswith("PRIMS_"):
             name = key[len("PRIMS_") :].lower()
             if name not in known:
@@ -105,9 +147,49 @@ def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, st
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
     if settings.fork_kernels not in FORK_CHOICES:
         raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
+    if settings.transport not in TRANSPORTS:
+        raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, not {settings.transport!r}")
     if settings.max_run_seconds is not None and settings.run_seconds > settings.max_run_seconds:
         raise ConfigError("run_seconds is above max_run_seconds; raise the second or lower the first")
     return settings
+
+
+def shown(settings: Settings) -> str:
+    """The settings in force as TOML, without secrets."""
+    lines = []
+    for setting in fields(Settings):
+        value = getattr(settings, setting.name)
+        if setting.metadata.get("secret"):
+            value = "(set)" if value else ""
+        lines.append(f"{setting.name} = {_as_toml(value)}")
+    return "\n".join(lines)
+
+
+def _as_toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(json.dumps(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _toml(path: str) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as problem:
+        raise ConfigError(f"the settings in {path} cannot be read: {problem}") from problem
+
+
+def _as_text(value: Any) -> str:
+    """A value of a TOML file in the spelling of flags."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def tool_environment() -> dict[str, str]:
@@ -132,6 +214,10 @@ def _read(where: str, text: str, hint: Any, meta: Mapping[str, Any]) -> Any:
     kind = next(a for a in get_args(hint) if a is not type(None)) if optional else hint
     if kind is str:
         return text.strip()
+    if kind is bool:
+        if text.strip().lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise ConfigError(f"{where} must be true or false, not {text!r}")
+        return text.strip().lower() in ("true", "1", "yes")
     if kind is Path:
         return Path(text).expanduser().absolute()
     if get_origin(kind) is tuple:

@@ -16,7 +16,7 @@ from prims.isolation import probe
 from prims.isolation.probe import Check
 from prims.isolation.walls import base_python
 from prims.kernel.environment import Environments
-from prims.session.state import state_folder
+from prims.state import state_folder
 
 
 def doctor(settings: Settings) -> int:

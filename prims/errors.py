@@ -8,6 +8,7 @@
     ├── InstallError            packages could not be had; `reason` says of which kind
     ├── IsolationUnavailable    the walls cannot be built here; the message says what to install
     ├── KernelStartError        a kernel did not come up; carries what it wrote to stderr
+    ├── TransferError           a file could not be brought in or taken out; `reason` says of which kind
     └── ShuttingDown            the server is on its way out
 
 User code that fails is not in this tree: that is a result. Every message is a sentence that says what to do.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from typing import Literal
 
 InstallReason = Literal["conflict", "unknown", "no-wheel", "network", "timeout", "other"]
+TransferReason = Literal["unknown-host", "unreachable", "untrusted", "stalled", "timeout", "cut", "status", "local"]
 
 
 class PrimsError(Exception):
@@ -62,6 +64,22 @@ class KernelStartError(PrimsError):
     def __init__(self, message: str, *, stderr: str = "") -> None:
         super().__init__(message)
         self.stderr = stderr
+
+
+class TransferError(PrimsError):
+    """A file could not be brought in or taken out; nothing was kept, and nothing is claimed to be stored.
+
+    `host` is the other side (never its path or query), `status` and `code` are what it answered, when it did.
+    """
+
+    def __init__(
+        self, message: str, *, reason: TransferReason, host: str = "", status: int | None = None, code: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.reason: TransferReason = reason
+        self.host = host
+        self.status = status
+        self.code = code
 
 
 class ShuttingDown(PrimsError):

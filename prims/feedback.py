@@ -13,6 +13,10 @@ _NETWORK = re.compile(
     r"Max retries exceeded|NameResolutionError|ConnectError|Connection refused"
 )
 
+_MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
+# How pandas and others ask for what only some of their functions need.
+_OPTIONAL = re.compile(r"(?:Missing optional dependency '|[Uu]se pip or conda to install the )([\w.-]+)")
+
 
 def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[str]:
     """Hints for the reader of `result`, most useful first."""
@@ -33,14 +37,21 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
     if result.status == "out_of_memory":
         hints.append("Read less at once: chunks, fewer columns, smaller types.")
     if result.status == "limit":
-        hints.append("Print less, or write the data to a file in output/.")
+        if error is not None and error.name == "WorkspaceFull":
+            hints.append("Remove files that are no longer needed; the session goes on.")
+        else:
+            hints.append("Print less, or write the data to a file in output/.")
     if error is None:
         return hints
     text = f"{error.name}: {error.value}"
-    if error.name == "ModuleNotFoundError" and (match := re.search(r"No module named '([\w.]+)'", error.value)):
+    if error.name == "ModuleNotFoundError" and (match := _MISSING.search(error.value)):
         module = match[1].split(".")[0]
         name = distribution_for(module) or module
         hints.append(f'Install it with the call: requirements=["{name}"].')
+    elif error.name == "ImportError" and (match := _OPTIONAL.search(error.value)):
+        hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
+    elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
+        hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
     elif error.name == "NameError":
         hints.append(
             "Each call starts a fresh interpreter: names of earlier calls are gone, only files stay. "

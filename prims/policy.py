@@ -72,15 +72,48 @@ def clean_code(code: str) -> str:
     """
     code = code.encode("utf-8", "replace").decode("utf-8").removeprefix("\ufeff")
     code = code.replace("\r\n", "\n").replace("\r", "\n")
+    if not _parses(code):
+        code = _without_fence(code)
+    if re.match(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]+[^\s#]", code) and not _parses(code):
+        code = _without_indent(code)
+    return _with_leading_lines(code)
+
+
+def _without_fence(code: str) -> str:
+    """Without an outermost fence; its line stays as an empty one, so that line numbers do not move."""
     fence = _FENCE.match(code)
-    if fence and not _parses(code) and fence["ticks"] not in fence["code"].split("\n"):
-        # The fence's line stays as an empty one, so that line numbers do not move.
-        code = re.sub(r"[^\n]", "", code[: fence.start("code")]) + fence["code"] + "\n"
-    if re.match(r"\s*\n*[ \t]+\S", code) and not _parses(code):
-        dedented = textwrap.dedent(code)
-        if dedented != code:
-            code = dedented
-    return code
+    if fence:
+        if fence["ticks"] not in fence["code"].split("\n") or _parses(textwrap.dedent(fence["code"])):
+            return re.sub(r"[^\n]", "", code[: fence.start("code")]) + fence["code"] + "\n"
+        return code
+    # One that was never closed, or never opened: a line of ticks is no Python wherever it stands.
+    lines = code.split("\n")
+    fences = [n for n, line in enumerate(lines) if re.match(r"[ \t]*(?:`{3,}|~{3,})", line)]
+    text = [n for n, line in enumerate(lines) if line.strip()]
+    if len(fences) == 1 and fences[0] in (text[0], text[-1]):
+        lines[fences[0]] = ""
+    return "\n".join(lines)
+
+
+def _without_indent(code: str) -> str:
+    """Without the indent that all lines share, whatever comments do."""
+    dedented = textwrap.dedent(code)
+    if dedented != code:
+        return dedented
+    lines = code.split("\n")
+    code_lines = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    least = min((len(line) - len(line.lstrip()) for line in code_lines), default=0)
+    without = "\n".join(line[least:] if line[:least].isspace() else line for line in lines)
+    return without if _parses(without) else code
+
+
+def _with_leading_lines(code: str) -> str:
+    """IPython drops empty lines at the start, and all line numbers would shift."""
+    rest = code.lstrip("\n \t")
+    at = code.rfind("\n", 0, len(code) - len(rest)) + 1
+    if at == 0 or not rest or rest.startswith("%%"):
+        return code
+    return "#\n" * code.count("\n", 0, at) + code[at:]
 
 
 def _parses(code: str) -> bool:

@@ -26,9 +26,9 @@ from prims.isolation.probe import protect_server
 from prims.kernel.text import shorten
 from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent
 from prims.server.render import render
-from prims.session.state import state_folder, sweep
-from prims.session.table import Session, SessionTable
-from prims.session.workspace import checked_parts, open_beneath
+from prims.session.table import Session, SessionTable, open_file
+from prims.session.workspace import checked_parts
+from prims.state import state_folder, sweep
 
 _EXIT = {"ok": 0, "error": 1, "timeout": 124, "cancelled": 130}
 
@@ -106,7 +106,7 @@ def _save(session: Session, result: RunResult, output: str) -> dict[str, Path]:
     for relative in dict.fromkeys(wanted):
         target = Path(output).absolute().joinpath(*checked_parts(relative)[1:])
         try:
-            source = open_beneath(session.files, relative)
+            source = open_file(session, relative)
         except Refused:
             continue  # gone or exchanged since it was listed
         with os.fdopen(source, "rb") as reader:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import anyio
 
-StopReason = Literal["timeout", "cancelled", "shutdown", "out_of_memory", "output"]
+StopReason = Literal["timeout", "cancelled", "shutdown", "out_of_memory", "output", "disk", "files"]
 
 
 class Stop:

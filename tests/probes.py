@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +217,13 @@ import glob, shutil
 program = next((p for p in map(shutil.which, ("su", "mount", "passwd", "newgrp")) if p), None)
 if program is None: blocked("there is none")
 else:
-    child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
     uids = set()
     for _ in range(200):
-        try: uids.update(read(f"/proc/{child.pid}/status", 1 << 16).decode().split("Uid:\\t")[1].split("\\n")[0].split())
-        except (OSError, IndexError): break
+        try: lines = read(f"/proc/{child.pid}/status", 1 << 16).decode().splitlines()
+        except OSError: break
+        uids.update(word for line in lines if line.startswith("Uid:") for word in line.split()[1:])
     child.kill()
     escaped(uids) if "0" in uids else blocked(uids)""",
         setns_pid1="""
@@ -238,7 +239,8 @@ attempt(lambda: fcntl.ioctl(os.openpty()[1], 0x5412, b"x"))""",
         "x86_64",
         vm_readv_server="""
 into = ctypes.create_string_buffer(16)
-attempt(kernel, 310, W.server_pid, struct.pack("QQ", ctypes.addressof(into), 16), 1, struct.pack("QQ", 0x400000, 16), 1, 0)""",
+local, remote = struct.pack("QQ", ctypes.addressof(into), 16), struct.pack("QQ", 0x400000, 16)
+attempt(kernel, 310, W.server_pid, local, 1, remote, 1, 0)""",
         clone_newuser="""
 def clone():
     if (pid := kernel(56, 0x10000011, 0, 0, 0, 0)) == 0: os._exit(0)
@@ -287,8 +289,9 @@ NETWORK = [
         "BLOCKED",
         odd_socket_families="""
 made = []
-for family, kind, protocol in ((40, 1, 0), (38, 5, 0), (17, 3, 0), (31, 1, 0), (44, 3, 0), (30, 1, 0), (2, 3, 0), (29, 3, 0), (15, 3, 0)):
-    try: socket.socket(family, kind, protocol).close()
+# vsock, the kernel's ciphers, packets, bluetooth, xdp, tipc, raw internet, can, keys
+for family, kind in ((40, 1), (38, 5), (17, 3), (31, 1), (44, 3), (30, 1), (2, 3), (29, 3), (15, 3)):
+    try: socket.socket(family, kind).close()
     except OSError: continue
     made.append(family)
 escaped(made) if made else blocked()""",
@@ -389,9 +392,6 @@ os.chdir(W.workspace)
 with open(top + "sparse.csv", "wb") as file: file.truncate(60 << 20)
 for name in ("a\nb\x1b]0;owned\x07.txt", "\u202egpj.exe", "tab\there.txt"): open(top + name, "w").close()
 open(os.fsencode(top) + b"bad\xff.txt", "w").close()
-os.mkdir(top + "deep"); os.chdir(top + "deep")
-for _ in range(3000): os.mkdir("d"); os.chdir("d")
-os.chdir(W.workspace)
 os.mkdir(top + "locked")
 open(top + "locked/inside.txt", "w").close()
 os.chmod(top + "locked", 0)
@@ -399,7 +399,9 @@ with open(top + "bomb.json", "w") as file: file.write("[" * 100_000)
 with gzip.open(top + "bomb.gz", "wb", 1) as file:
     for _ in range(200): file.write(bytes(1 << 20))
 open(top + "ok.txt", "w").write("fine")
-print("planted")
+print("planted", flush=True)
+# Last, because a server may stop a run for it.
+os.mkdir(top + "deep"); os.chdir(top + "deep")
+for _ in range(3000): os.mkdir("d"); os.chdir("d")
+os.chdir(W.workspace)
 """
-
-

@@ -18,7 +18,7 @@ FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if INSIDE not in path.pa
 # From the ground up: a room may import from its own floor and from those below. The pure modules at the bottom
 # are values, errors, settings and small tools that every room may use.
 FLOORS = [
-    ["errors", "model", "trees", "tasks", "stopping"],
+    ["errors", "model", "beneath", "trees", "tasks", "stopping", "state"],
     ["config"],
     ["requirements", "policy", "feedback"],
     ["isolation"],
@@ -36,6 +36,9 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OWNERS = {
     "mcp": ["server/"],
     "starlette": ["server/"],
+    "uvicorn": ["server/"],
+    "jwt": ["server/auth.py"],
+    "httpx2": ["session/"],
     "zmq": ["kernel/"],
     "jupyter_client": ["kernel/"],
     "ipykernel": ["kernel/inside/"],

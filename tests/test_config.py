@@ -50,6 +50,9 @@ def test_a_flag_wins_over_the_environment_and_the_environment_over_the_default()
         ("cache_dir", "/somewhere/cache", Path("/somewhere/cache")),
         ("state_dir", "~/state", Path("~/state").expanduser()),
         ("state_dir", "state", Path.cwd() / "state"),
+        ("insecure_no_auth", "true", True),
+        ("insecure_no_auth", "No", False),
+        ("allow_host", "10.0.0.1:80,nas", ("10.0.0.1:80", "nas")),
     ],
 )
 def test_a_value_is_read_by_its_kind(name: str, text: str, value: Any) -> None:
@@ -73,6 +76,8 @@ def test_a_value_is_read_by_its_kind(name: str, text: str, value: Any) -> None:
         ("concurrent_runs", "0", "at least 1"),
         ("processes", "3", "at least 32"),
         ("isolation", "docker", "auto, bubblewrap, landlock, none"),
+        ("transport", "carrier pigeon", "stdio, http"),
+        ("insecure_no_auth", "maybe", "true or false"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_setting_and_what_it_takes(name: str, text: str, words: str) -> None:
@@ -131,3 +136,39 @@ def test_tools_of_the_server_get_its_environment_without_what_redirects_python(m
     environment = config.tool_environment()
     assert environment["UV_INDEX_URL"] == "https://index.invalid/simple"
     assert not [name for name in environment if name.startswith(("PYTHON", "VIRTUAL_ENV", "PRIMS_"))]
+
+
+def test_a_file_holds_settings_and_the_environment_goes_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "prims.toml"
+    file.write_text('run_seconds = 5\nmemory_bytes = "1G"\nprocesses = "none"\nallow_dir = ["/a", "/b"]\n')
+    settings = load(PRIMS_CONFIG=str(file), PRIMS_RUN_SECONDS="7")
+    assert (settings.run_seconds, settings.memory_bytes, settings.processes) == (7.0, 1 << 30, None)
+    assert settings.allow_dir == ("/a", "/b")
+    assert config.load({"run_seconds": "9"}, {}, file=str(file)).run_seconds == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("run_second = 5", "run_second in"), ("run_seconds = 'x'", "run_seconds in"), ("run_seconds =", "cannot be read")],
+)
+def test_a_wrong_file_is_an_error_that_names_the_file(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "prims.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        config.load(environ={}, file=str(file))
+    assert words in str(told.value)
+    assert str(file) in str(told.value)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="absent"):
+        load(PRIMS_CONFIG=str(tmp_path / "absent.toml"))
+
+
+def test_the_settings_in_force_are_shown_as_a_file_that_gives_the_same_without_secrets(tmp_path: Path) -> None:
+    settings = load(PRIMS_RUN_SECONDS="7", PRIMS_PROCESSES="none", PRIMS_ALLOW_DIR="/a,/b", PRIMS_TOKEN="very-secret")
+    text = config.shown(settings)
+    assert "very-secret" not in text
+    file = tmp_path / "prims.toml"
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("token =")))
+    assert config.load({"token": "very-secret"}, {}, file=str(file)) == settings

@@ -15,8 +15,9 @@ import pytest
 
 from prims import cli, config
 from prims.run import _EXIT
+from prims.server.file_tools import TOOLS
 from prims.server.render import OUTPUT_SCHEMA
-from prims.server.tools import _input_schema
+from prims.server.tools import _run_parameters
 from tests import kit
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def code(cell: str) -> list[str]:
 
 def child_environment(state: Path) -> dict[str, str]:
     """A user's environment in which `prims` of this interpreter is found first."""
-    environment = kit.server_environment(state)
+    environment = dict(kit.server_environment(state))
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     return environment
 
@@ -119,21 +120,34 @@ def _all_actions() -> list[object]:
 
 
 def test_the_settings_table_has_each_setting_with_its_default() -> None:
-    rows = table("flag")
-    assert [code(row[0]) for row in rows] == [["--" + f.name.replace("_", "-")] for f in fields(config.Settings)]
+    rows, settings = table("flag"), fields(config.Settings)
+    assert [code(row[1]) for row in rows] == [[f"PRIMS_{setting.name.upper()}"] for setting in settings]
     defaults = config.load(environ={})
-    for row, setting in zip(rows, fields(config.Settings), strict=True):
-        assert code(row[1]) == [f"PRIMS_{setting.name.upper()}"]
-        [default] = code(row[2])
-        told = config.load({setting.name: default.replace("UID", str(os.getuid()))}, {})
+    for row, setting in zip(rows, settings, strict=True):
+        flag = "--" + setting.name.replace("_", "-")
+        assert code(row[0]) == ([] if setting.metadata.get("secret") else [flag])
+        default = (code(row[2]) or [""])[0].replace("UID", str(os.getuid()))
         if setting.name == "cache_dir" and "XDG_CACHE_HOME" in os.environ:
             continue
+        told = config.load({setting.name: default}, {})
         assert getattr(told, setting.name) == getattr(defaults, setting.name), setting.name
 
 
+def test_settings_that_the_prose_shows_for_a_file_are_read(tmp_path: Path) -> None:
+    lines = [text for text in code(PROSE) if re.fullmatch(r"\w+ = \w+", text)]
+    assert lines
+    file = tmp_path / "prims.toml"
+    file.write_text("\n".join(lines))
+    assert config.load(environ={}, file=str(file)).run_seconds == 60
+
+
 def test_the_table_of_arguments_is_the_input_schema() -> None:
-    properties = _input_schema(config.load(environ={}))["properties"]
-    assert [code(row[0]) for row in table("argument")] == [[name] for name in properties]
+    parameters = _run_parameters(config.load(environ={}))
+    assert [code(row[0]) for row in table("argument")] == [[parameter.name] for parameter in parameters]
+
+
+def test_the_table_of_tools_is_what_the_server_offers() -> None:
+    assert [code(row[0]) for row in table("tool")] == [[tool.name] for tool in TOOLS]
 
 
 def test_the_table_of_fields_is_the_output_schema() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jupyter_kernel_test
 import nbformat
@@ -38,9 +40,18 @@ class Room:
     def leave(self) -> list[str]:
         """Go back to the usual folder; gives what was left."""
         tempfile.tempdir = self._before
-        left = sorted(path.name for path in self.folder.iterdir())
+        left = [*self.runs(), *(path.name for path in self.folder.iterdir() if path != self.state)]
         shutil.rmtree(self.folder)
         return left
+
+    @property
+    def state(self) -> Path:
+        """The folder for all runs of a user, which stays when it is empty."""
+        return self.folder / f"prims-{os.getuid()}"
+
+    def runs(self) -> list[str]:
+        """What lies in it."""
+        return [path.name for path in self.state.iterdir()] if self.state.exists() else []
 
 
 @pytest.fixture
@@ -80,18 +91,17 @@ class InRoom:
     """Class-wide set-up of the official test cases: nothing may be left of their kernels."""
 
     room: Room
-    pids: list[int]
 
     @classmethod
     def setUpClass(cls) -> None:
         cls.room = Room()
         super().setUpClass()  # type: ignore[misc]
-        cls.pids = tree_of(cls.km)  # type: ignore[attr-defined]
 
     @classmethod
     def tearDownClass(cls) -> None:
+        pids = tree_of(cls.km)  # type: ignore[attr-defined]
         super().tearDownClass()  # type: ignore[misc]
-        assert alive(cls.pids) == []
+        assert alive(pids) == []
         assert cls.room.leave() == []
 
 
@@ -105,19 +115,19 @@ class TestMessages(InRoom, jupyter_kernel_test.KernelTests):
     code_page_something = "print?"
     code_inspect_sample = "print"
     code_clear_output = "from IPython.display import clear_output; clear_output()"
-    completion_samples = [
+    completion_samples: ClassVar = [
         {"text": "zi", "matches": {"zip"}},
         {"text": "impor", "matches": {"import"}},
     ]
-    complete_code_samples = ["1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n"]
-    incomplete_code_samples = ["print('''hello", "def f(x):\n  x*2"]
-    invalid_code_samples = ["import = 7q"]
-    code_execute_result = [
+    complete_code_samples: ClassVar = ["1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n"]
+    incomplete_code_samples: ClassVar = ["print('''hello", "def f(x):\n  x*2"]
+    invalid_code_samples: ClassVar = ["import = 7q"]
+    code_execute_result: ClassVar = [
         {"code": "1+2+3", "result": "6"},
         {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
         {"code": "'ä'", "result": "'ä'"},
     ]
-    code_display_data = [
+    code_display_data: ClassVar = [
         {"code": "from IPython.display import HTML, display; display(HTML('<b>x</b>'))", "mime": "text/html"},
         {"code": "from IPython.display import JSON, display; display(JSON({'a': 1}))", "mime": "application/json"},
         {"code": "import matplotlib.pyplot as plt; plt.plot([1, 2]);", "mime": "image/png"},
@@ -236,6 +246,21 @@ def test_a_kernel_that_cannot_be_started_leaves_nothing(room: Room, monkeypatch:
         KernelManager(kernel_name="prims").start_kernel()
 
 
+def test_what_a_killed_notebook_server_left_is_swept_by_the_next_kernel(room: Room) -> None:
+    program = (
+        f"import os, tempfile; tempfile.tempdir = {str(room.folder)!r}\n"
+        "from jupyter_client.manager import KernelManager\n"
+        "KernelManager(kernel_name='prims').start_kernel()\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS)
+    (left,) = room.runs()
+    manager, client = start_new_kernel(kernel_name="prims", startup_timeout=SECONDS)
+    assert left not in room.runs()
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
 def test_many_kernels_live_side_by_side(room: Room) -> None:
     started = [start_new_kernel(kernel_name="prims", startup_timeout=SECONDS) for _ in range(3)]
     pids = [pid for manager, _ in started for pid in tree_of(manager)]
@@ -270,4 +295,4 @@ def test_nbclient_tells_of_an_error_in_a_cell_and_ends_the_kernel(room: Room) ->
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         runner.execute()
     assert notebook.cells[0].outputs[0].ename == "ZeroDivisionError"
-    assert os.listdir(room.folder) == [] 
+    assert room.runs() == []

@@ -109,6 +109,17 @@ def host_ip() -> str:
         return str(sock.getsockname()[0])
 
 
+def files_in(state: Path) -> Path:
+    """The working directory of a server's only session."""
+    (files,) = state.glob("*/w1/files")
+    return files
+
+
+def spilled(folder: str) -> list[Path]:
+    """Files that a server has put beside where they belong."""
+    return list(Path(folder).glob("run*-output.txt"))
+
+
 @asynccontextmanager
 async def serving(who: users.Owner, name: str, *arguments: str) -> AsyncIterator[tuple[Client, Path, int]]:
     """A server with its state below `name`; its log is shown when the block fails."""
@@ -145,17 +156,15 @@ async def world_of(kind: str, *arguments: str) -> AsyncIterator[Outside]:
             group.start_soon(other.call_tool, "run_code", {"code": code})
             first = await kit.run_code(client, "1")
             assert not first.is_error, kit.text_of(first)
-            (session,) = state.glob("*/w1")
-            data = session / "mounts" / "data.csv"
+            data = files_in(state).parent / "mounts" / "data.csv"
             data.write_text("a,b\n1,2\n")
             data.chmod(0o644)
-            with anyio.fail_after(kit.SECONDS):
-                while not (secrets := list(other_state.glob("*/w1/files/secret.txt"))):
-                    await anyio.sleep(0.05)
+            await until(lambda: bool(list(other_state.glob("*/w1/files/secret.txt"))), kit.SECONDS, "the other run")
+            theirs = files_in(other_state) / "secret.txt"
             other_socket, *_ = other_state.glob("*/k*/s/k*/s-1")
             world = probes.World(
                 secret=str(secret),
-                other_files=str(secrets[0].parent),
+                other_files=str(theirs.parent),
                 other_socket=str(other_socket),
                 runs=str(state),
                 server_pid=pid,
@@ -200,7 +209,7 @@ async def test_there_is_no_way_out_by(probe: probes.Probe, outside: Outside) -> 
     assert result.structured_content is not None
     assert result.structured_content["isolation"] == "bubblewrap"
     assert is_alive(outside.pid)
-    assert Path(outside.world.secret).stat().st_mode & 0o777 == 0o600
+    assert os.stat(outside.world.secret).st_mode & 0o777 == 0o600
 
 
 async def test_the_probes_find_their_way_out_where_there_are_no_walls() -> None:
@@ -224,7 +233,7 @@ import time
 while not os.path.exists("go"): time.sleep(0.02)
 print("done")
 """
-    (files,) = outside.state.glob("*/w1/files")
+    files = files_in(outside.state)
     results: list[CallToolResult] = []
 
     async def call() -> None:
@@ -259,11 +268,11 @@ async def test_a_call_does_not_see_the_processes_of_another_one_of_its_session(o
 
 
 async def test_planted_files_are_neither_followed_nor_a_stumbling_block(outside: Outside) -> None:
-    (files,) = outside.state.glob("*/w1/files")
-    # Of the walls themselves the probes before may have left traces; they are not new.
+    files = files_in(outside.state)
     result = await tried(outside, probes.PLANT)
-    assert not result.is_error, kit.text_of(result)
-    assert result.structured_content is not None
+    assert result.structured_content is not None, kit.text_of(result)
+    assert result.structured_content["status"] in ("ok", "limit"), kit.text_of(result)
+    assert stdout(result) == "planted\n"
     listed = {a["relative_path"]: a["size"] for a in result.structured_content["artifacts"]}
     locked = {"output/locked/inside.txt": 0}  # which root's server can read, and a user's cannot
     sizes = {"output/sparse.csv": 60 << 20, "output/bomb.json": 100_000, "output/ok.txt": 4}
@@ -295,8 +304,7 @@ print("x" * 100_000)
         assert not result.is_error
         assert result.structured_content is not None
         assert result.structured_content["artifacts"] == []
-        assert not list(Path("/tmp").glob("run*-output.txt"))
-        assert not list(Path("/etc").glob("run*-output.txt"))
+        assert [*spilled("/tmp"), *spilled("/etc")] == []
     finally:
         assert stdout(await tried(outside, back)) == "back\n"
 
@@ -311,7 +319,9 @@ parent = kernel.get_parent("shell")
 forger = Session(key=kernel.session.key, signature_scheme="hmac-sha256", session="forger")
 out = kernel.iopub_socket
 
-def header(kind, **more): return {"msg_id": "f1", "msg_type": kind, "username": "u", "session": "s", "date": "2026-01-01T00:00:00Z", "version": "5.3", **more}
+def header(kind, **more):
+    fixed = {"msg_id": "f1", "username": "u", "session": "s", "date": "2026-01-01T00:00:00Z", "version": "5.3"}
+    return {**fixed, "msg_type": kind, **more}
 def raw(*parts, topic=b"forged", signature=None):
     parts = [p if isinstance(p, bytes) else json.dumps(p, default=str).encode() for p in parts]
     out.send_multipart([topic, b"<IDS|MSG>", forger.sign(parts) if signature is None else signature, *parts])
@@ -319,17 +329,23 @@ def say(kind, content, parent=parent["header"], **more): raw(header(kind, **more
 """
 
 FORGERIES = {
-    "bad_signature": "raw(header('stream'), parent['header'], {}, {'name': 'stdout', 'text': 'FAKE'}, signature=b'0' * 64)",
+    "bad_signature": """
+content = {'name': 'stdout', 'text': 'FAKE'}
+raw(header('stream'), parent['header'], {}, content, signature=b'0' * 64)""",
     "no_delimiter": "out.send_multipart([b'x', b'y', b'z'])",
     "one_frame": "out.send_multipart([b''])",
     "few_parts": "raw(header('stream'))",
     "bad_json": "raw(b'{', b'{', b'{', b'{')",
     "brackets": "raw(b'[' * 100_000, b'{}', b'{}', b'{}')\nraw(header('stream'), parent['header'], {}, b'[' * 100_000)",
-    "huge_integer": "raw(header('stream'), parent['header'], {}, b'{\"name\": \"stdout\", \"text\": ' + b'9' * 5000 + b'}')",
-    "invalid_utf8": "raw(header('stream'), parent['header'], {}, b'{\"name\": \"stdout\", \"text\": \"\\xff\"}')",
+    "huge_integer": """
+raw(header('stream'), parent['header'], {}, b'{"name": "stdout", "text": ' + b'9' * 5000 + b'}')""",
+    "invalid_utf8": 'raw(header(\'stream\'), parent[\'header\'], {}, b\'{"name": "stdout", "text": "\\xff"}\')',
     "bad_date": "say('status', {'execution_state': 'busy'}, date='not a date')",
     "no_msg_id": "raw({'msg_type': 'stream'}, parent['header'], {}, {})",
-    "header_is_a_list": "raw([1], parent['header'], {}, {})\nraw(header('stream'), [1], {}, {})\nraw(header('stream'), 5, 5, 5)",
+    "header_is_a_list": """
+raw([1], parent['header'], {}, {})
+raw(header('stream'), [1], {}, {})
+raw(header('stream'), 5, 5, 5)""",
     "content_of_wrong_types": """
 for content in (5, None, [], 'x', {'name': 5, 'text': 5}, {'data': 5}, {'data': {'image/png': 5}},
                 {'data': {'text/plain': {'a': 1}}}, {'data': {'text/html': None}}, {'data': {'': 'x'}},
@@ -383,8 +399,9 @@ for kind in ('stream', 'display_data', 'execute_result', 'error'):
     "forty_megabytes": "say('stream', {'name': 'stdout', 'text': 'x' * 40_000_000})\ntime.sleep(1)",
     "many_displays": "for n in range(5000): say('display_data', {'data': {'text/plain': str(n)}})",
     "reply_then_go_on": r"""
-kernel.session.send(kernel.shell_socket if hasattr(kernel, 'shell_socket') else kernel.shell_stream, 'execute_reply',
-                    {'status': 'ok', 'execution_count': 1}, parent=parent, ident=parent.get('identities') or kernel._parent_ident['shell'])
+socket = kernel.shell_socket if hasattr(kernel, 'shell_socket') else kernel.shell_stream
+ident = kernel._parent_ident['shell']
+kernel.session.send(socket, 'execute_reply', {'status': 'ok', 'execution_count': 1}, parent=parent, ident=ident)
 time.sleep(600)""",
     "idle_then_go_on_for_ever": "say('status', {'execution_state': 'idle'})\ntime.sleep(600)",
     "closed_sockets": "out.io_thread.socket.close()\ntime.sleep(0.2)",

@@ -20,11 +20,13 @@ from prims.engine.spares import Spares
 from prims.errors import KernelStartError
 from prims.isolation import probe
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
+from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
 from prims.kernel.folders import make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
+from prims.kernel.looking import Look
 from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
 from prims.kernel.venv import join_venv
@@ -44,6 +46,7 @@ from prims.tasks import alongside
 from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
+_LOOKS_AT_ONCE = 4
 
 _STATUS: dict[str, Status] = {
     "timeout": "timeout",
@@ -51,6 +54,8 @@ _STATUS: dict[str, Status] = {
     "shutdown": "shutdown",
     "out_of_memory": "out_of_memory",
     "output": "limit",
+    "disk": "limit",
+    "files": "limit",
 }
 
 
@@ -86,6 +91,7 @@ class LocalEngine:
         self._fonts = Fonts(settings.cache_dir)
         self._walls: Walls | None = None
         self._choosing = anyio.Lock()
+        self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
         self._uids: set[int] = set()
         self._names = itertools.count(1)
 
@@ -135,6 +141,27 @@ class LocalEngine:
         await self._spares.drop(_Key(folder, uid))
         await self._parents.drop(_Key(folder, uid))
         self._uids.discard(uid or 0)
+
+    async def look(
+        self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int
+    ) -> Look:
+        """See `prims.engine.base.Engine.look`."""
+        walls = await self.walls()
+        environment = await self._environments.base()
+        async with self._looking:
+            return await looking.look(
+                walls,
+                environment,
+                self._state,
+                root,
+                relative,
+                uid=uid,
+                limits=self._settings.limits(),
+                want="describe" if want == "describe" else "preview",
+                offset=offset,
+                limit=limit,
+                image_bytes=self._settings.image_bytes,
+            )
 
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""
@@ -340,10 +367,13 @@ def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[
             "shutdown": "stopped because the server is shutting down",
             "out_of_memory": f"out of memory: stopped at its limit of {_size(limits.memory_bytes)}",
             "output": f"stopped because it wrote more than {_size(limits.output_bytes)} of output",
+            "disk": "stopped because the session's workspace holds more bytes than it may (workspace_bytes)",
+            "files": "stopped because the session's workspace holds more files, or deeper folders, than it may (workspace_files)",
         }
         names = {
             "timeout": "TimeoutError", "cancelled": "Cancelled", "shutdown": "Shutdown",
-            "out_of_memory": "MemoryError", "output": "OutputLimitExceeded",
+            "out_of_memory": "MemoryError", "output": "OutputLimitExceeded", "disk": "WorkspaceFull",
+            "files": "WorkspaceFull",
         }  # fmt: skip
         cause = causes[ending.stopped]
         return _STATUS[ending.stopped], CodeError(names[ending.stopped], cause, traceback, line), cause

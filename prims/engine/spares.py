@@ -25,6 +25,7 @@ class _Entry(Generic[T]):
     """A spare, or one being made."""
 
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    making: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     settled: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
     value: T | None = None
@@ -57,7 +58,8 @@ class Spares(Generic[T]):
 
     async def _fill(self, key: Hashable, entry: _Entry[T]) -> None:
         try:
-            entry.value = await entry.stack.enter_async_context(self._make(key))
+            with entry.making:
+                entry.value = await entry.stack.enter_async_context(self._make(key))
         except PrimsError as problem:
             # The next run makes its own, and tells what is wrong.
             _log.info("no spare: %s", problem)
@@ -95,6 +97,8 @@ class Spares(Generic[T]):
 
     async def _close(self, entry: _Entry[T]) -> None:
         with anyio.CancelScope(shield=True):
+            if entry.value is None:
+                entry.making.cancel()
             await entry.settled.wait()
             entry.gone.set()
             await entry.stack.aclose()

@@ -11,7 +11,6 @@ import functools
 import os
 import re
 import signal
-import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 
+from prims.beneath import open_file
 from prims.errors import KernelStartError
 from prims.isolation.limits import MemoryWatch, describe_exit
 from prims.isolation.walls import Box, Walls
@@ -276,7 +276,7 @@ class Kernel:
 
     def _crash_report(self) -> str:
         """What the kernel's fault handler wrote, if it did: the frames of the user's code, outermost first."""
-        text = _read_regular(Path(self._manager.ip).parent / "crash.log", 64 * 1024)
+        text = _read_small(self._launch.box.run, [Path(self._manager.ip).parent.name, "crash.log"], 64 * 1024)
         frames = re.findall(r'File "([^"\n]+)", line (\d{1,9}) in ([^\n]{1,200})', text)
         ours = next((i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py")), None)
         if ours is None:
@@ -482,15 +482,13 @@ async def _receive(channel: Any) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def _read_regular(path: Path, most: int) -> str:
-    """A small file that hostile code could have exchanged for anything."""
+def _read_small(root: Path, parts: list[str], most: int) -> str:
+    """A small file that hostile code could have exchanged for anything; empty when it is not one."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_file(root, parts)
     except OSError:
         return ""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
         return os.read(descriptor, most).decode("utf-8", "replace")
     finally:
         os.close(descriptor)

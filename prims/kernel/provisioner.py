@@ -26,7 +26,7 @@ from prims.errors import KernelStartError
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
 from prims.kernel.forkserver import ForkServer
-from prims.trees import remove_tree
+from prims.state import state_folder, sweep
 
 _log = logging.getLogger(__name__)
 
@@ -183,8 +183,8 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     from prims.kernel.environment import Environments, create_venv
 
     settings = config.load()
-    folder = Path(tempfile.mkdtemp(prefix="prims-kernel-"))
-    stack.callback(remove_tree, folder)
+    await asyncio.to_thread(sweep, settings.state_dir)
+    folder = stack.enter_context(state_folder(settings.state_dir))
     walls = await choose(settings.isolation, folder)
     async with Environments(settings, config.tool_environment()) as environments:
         environment = await environments.base()

@@ -17,17 +17,25 @@ _ESCAPES = re.compile(
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
 _CONTROLS = re.compile(r"[\x02-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SUSPECT_ASCII = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
 # A line without an end is passed on in pieces of this many characters, so that it cannot fill the memory.
 LONGEST_LINE = 64 * 1024
 _LONGEST_ESCAPE = 4096
 
 
+def _suspect(text: str) -> bool:
+    """Whether a text holds control codes; by the quick way for plain ASCII, of which there can be a lot."""
+    if text.isascii():
+        return len(text.encode().translate(None, _SUSPECT_ASCII)) != len(text)
+    return _SUSPECT.search(text) is not None
+
+
 def plain(value: object) -> str:
     """Any value as text that can go on the wire: no lone surrogates, no control codes but newline and tab."""
     text = value if isinstance(value, str) else str(value)
     text = text.encode("utf-8", "replace").decode("utf-8")
-    if _SUSPECT.search(text):
+    if _suspect(text):
         text = _lines(text)
     return text
 
@@ -44,8 +52,14 @@ def _redrawn(line: str) -> str:
     A redraw that is shorter than what stood there leaves the rest standing, as terminals do; a line that ends in
     a carriage return still shows what was there.
     """
-    if not _REDRAWS.search(line):
+    specials = set(_REDRAWS.findall(line))
+    if not specials:
         return line
+    text = ""
+    if specials == {"\r"}:  # nearly always, and quicker this way
+        for part in line.split("\r"):
+            text = part + text[len(part) :]
+        return text.rstrip(" ") if text.endswith("  ") else text
     shown: list[str] = []
     at = 0
     for part in _REDRAWS.split(line):
@@ -105,7 +119,7 @@ class Cleaner:
 
 
 def _lines(text: str) -> str:
-    if not _SUSPECT.search(text):
+    if not _suspect(text):
         return text
     if "\x1b" in text:
         text = text.replace(_ERASE_END, "").replace(_ERASE_LINE, "")

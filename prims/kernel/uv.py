@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,16 +135,30 @@ class Uv:
             env.setdefault("UV_HTTP_TIMEOUT", "10")
         try:
             process = await anyio.open_process(
-                command, stdin=subprocess.DEVNULL, cwd=self.folder, env=env, start_new_session=True,
+                [sys.executable, "-I", "-S", "-c", _ENDS_WITH_US, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
                 # Runs may have a uid of their own and must be able to read what is installed.
                 umask=0o022,
-            )  # fmt: skip
+            )
         except OSError as e:
             raise InstallError(f"The package installer uv did not start: {e}.", reason="other") from e
         out, err = await _finish(process)
         if process.returncode != 0:
             raise explain(_text(err) + _text(out), asked, code=process.returncode)
         return _text(out)
+
+
+# Becomes the command after it has asked the kernel to be killed with its parent: a server that is killed must not
+# leave an installer behind that waits for its network for minutes.
+_ENDS_WITH_US = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def index_settings(env: Mapping[str, str]) -> str:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from prims.config import Settings
 from prims.errors import PrimsError, ShuttingDown
-from prims.session.state import state_folder, sweep
 from prims.session.table import Session, SessionTable
+from prims.state import state_folder, sweep
 
 _log = logging.getLogger(__name__)
 
 # How long the preparation waits for a first request to be answered before it begins by itself.
 _FIRST_REPLY_SECONDS = 2.0
+_GONE_SECONDS = 1.0
+PRINCIPAL = "prims.principal"
+_SESSION_KEY = "prims.session"
 # Most of two seconds: a client that closes stdin kills what has not ended by then.
-_CLOSE_SECONDS = 1.9
+CLOSE_SECONDS = 1.9
 
 
 class Host:
@@ -31,11 +35,61 @@ class Host:
         self._answered = anyio.Event()
         self._up = anyio.Event()
         self._closing = anyio.Event()
+        self._calls = 0
+        self._no_calls = anyio.Event()
         self._down = anyio.Event()
         self._table: SessionTable | None = None
         self._problem: PrimsError | None = None
         self._default: Session | None = None
         self._making = anyio.Lock()
+
+    @staticmethod
+    def principal(request: Any) -> str | None:
+        """Who sent a request, as the HTTP face has found out; None on stdio and where nobody is asked."""
+        found = None if request is None else request.scope.get(PRINCIPAL)
+        return found if isinstance(found, str) else None
+
+    @staticmethod
+    async def until_gone(request: Any) -> None:
+        """Until the client of an HTTP request has hung up; for ever on stdio."""
+        if request is None:
+            await anyio.sleep_forever()
+        while not await request.is_disconnected():  # noqa: ASYNC110  (there is nothing else to wait for)
+            await anyio.sleep(_GONE_SECONDS)
+
+    async def transport_session(self, connection: Any, principal: str | None) -> Session:
+        """The session of a stateful HTTP connection: it ends with the connection (DELETE, idle time, shutdown)."""
+        table = await self.table()
+        async with self._making:
+            known = connection.state.get(_SESSION_KEY)
+            if known is None:
+                session = await table.create(principal, lasting=True)
+                connection.state[_SESSION_KEY] = session.id
+                connection.exit_stack.push_async_callback(table.end, session)
+                return session
+        return table.get(known, principal)
+
+    def stop_runs(self) -> None:
+        """Ask every run to end because the server does."""
+        if self._table is not None:
+            self._table.stop_runs()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Counts a call while it is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._no_calls.set()
+                self._no_calls = anyio.Event()
+
+    async def until_no_calls(self) -> None:
+        """Until no call is under way."""
+        if self._calls:
+            await self._no_calls.wait()
 
     def answered(self) -> None:
         """The first request has been answered: what is slow may begin."""
@@ -60,7 +114,7 @@ class Host:
         table = await self.table()
         async with self._making:
             if self._default is None:
-                self._default = await table.create()
+                self._default = await table.create(lasting=True)
             return self._default
 
     async def live(self) -> None:
@@ -99,7 +153,8 @@ class Host:
 
     async def _prepare(self, prepare: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self.process_session()
+            if self.settings.transport == "stdio":
+                await self.process_session()
             await prepare()
         except PrimsError as problem:
             # Each call says it too, and may find that it has been mended.
@@ -121,6 +176,6 @@ async def running_host(settings: Settings) -> AsyncIterator[Host]:
         try:
             yield host
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
                 await host.close()
             group.cancel_scope.cancel()

@@ -216,7 +216,7 @@ def _display_lines(result: RunResult, attached: list[Display], most: int) -> str
         attach = ", attached" if any(display is a for a in attached) else ""
         if not attach and display.mime in _INLINE:
             attach = ", too large to attach"
-        lines.append(f"- {display.mime}{pixels}, {_bytes(display.size)}{where}{attach}")
+        lines.append(f"- {display.mime}{pixels}, {count_bytes(display.size)}{where}{attach}")
         if display.text:
             lines.append(f"  {_fit_str(plain(display.text), most)}")
     left = len(result.displays) - _MOST_LISTED + result.displays_left_out
@@ -228,7 +228,7 @@ def _display_lines(result: RunResult, attached: list[Display], most: int) -> str
 def _artifact_lines(result: RunResult) -> str:
     shown = {d.path for d in result.displays}
     files = [a for a in result.artifacts if a.relative_path not in shown]
-    lines = [f"- {plain(a.relative_path)} ({a.mime}, {_bytes(a.size)})" for a in files[:_MOST_LISTED]]
+    lines = [f"- {plain(a.relative_path)} ({a.mime}, {count_bytes(a.size)})" for a in files[:_MOST_LISTED]]
     left = max(0, len(files) - _MOST_LISTED) + result.artifacts_left_out
     if left:
         lines.append(f"- and {left} more")
@@ -246,7 +246,7 @@ def _display_fields(display: Display, session_id: str, most: int) -> dict[str, A
     return fields
 
 
-def _bytes(count: int) -> str:
+def count_bytes(count: int) -> str:
     if count < 10_000:
         return f"{count} bytes"
     return f"{count / 1e3:.0f} KB" if count < 1e6 else f"{count / 1e6:.1f} MB"

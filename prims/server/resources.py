@@ -18,8 +18,7 @@ from mcp.types import (
 )
 
 from prims.errors import Refused
-from prims.session.table import SessionTable
-from prims.session.workspace import open_beneath
+from prims.session.table import SessionTable, open_file
 
 TEMPLATE = ResourceTemplate(
     uri_template="prims://{session_id}/files/{+path}",
@@ -32,7 +31,7 @@ LARGEST_BYTES = 500_000
 _URI = re.compile(r"prims://(?P<session>[A-Za-z0-9_-]{1,100})/files/(?P<path>.+)", re.DOTALL)
 
 
-async def read(table: SessionTable, uri: str) -> ReadResourceResult:
+async def read(table: SessionTable, uri: str, principal: str | None) -> ReadResourceResult:
     """The file behind a uri, as text when it is text.
 
     Raises:
@@ -41,9 +40,9 @@ async def read(table: SessionTable, uri: str) -> ReadResourceResult:
     match = _URI.fullmatch(uri)
     if match is None:
         raise Refused(f"There is no resource {uri[:200]!r}; files are prims://SESSION_ID/files/PATH.")
-    session = table.get(match["session"])
+    session = table.get(match["session"], principal)
     path = unquote(match["path"])
-    descriptor = await anyio.to_thread.run_sync(open_beneath, session.files, path)
+    descriptor = await anyio.to_thread.run_sync(open_file, session, path)
     async with aiofiles.open(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         data = await file.read(LARGEST_BYTES + 1) if size <= LARGEST_BYTES else b""

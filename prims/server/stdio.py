@@ -13,8 +13,12 @@ from mcp.server.stdio import stdio_server
 
 from prims.config import Settings
 from prims.isolation.probe import protect_server
-from prims.server.host import running_host
+from prims.server.host import CLOSE_SECONDS, Host, running_host
 from prims.server.tools import make_server
+
+# Together with the closing this stays below the two seconds that clients give a server to end.
+_ANSWER_SECONDS = 1.0
+_WRITE_SECONDS = 0.05
 
 
 def serve(settings: Settings) -> int:
@@ -26,18 +30,28 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> None:
-    task = asyncio.current_task()
-    assert task is not None
+    leaving = anyio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        async with running_host(settings) as host:
-            server = make_server(host)
-            async with stdio_server() as (read, write):
-                await server.run(read, write, server.create_initialization_options())
-    finally:
-        if task.cancelling():
-            # The thread that reads stdin cannot be woken and would hold up the interpreter's own end.
-            sys.stderr.flush()
-            os._exit(0)
+        loop.add_signal_handler(number, leaving.set)
+    async with running_host(settings) as host:
+        server = make_server(host)
+        async with stdio_server() as (read, write), anyio.create_task_group() as group:
+            group.start_soon(_leave, leaving, host)
+            await server.run(read, write, server.create_initialization_options())
+            group.cancel_scope.cancel()
+
+
+async def _leave(leaving: anyio.Event, host: Host) -> None:
+    """On a signal: answer the calls under way with what their runs gave until now, clean up, and be gone."""
+    await leaving.wait()
+    host.stop_runs()
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_ANSWER_SECONDS):
+            await host.until_no_calls()
+            await anyio.sleep(_WRITE_SECONDS)
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await host.close()
+    sys.stderr.flush()
+    # The thread that reads stdin cannot be woken, and would hold up every orderly end for ever.
+    os._exit(0)

@@ -7,7 +7,8 @@ import base64
 import logging
 import math
 import platform
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,10 @@ from mcp.types import (
     CallToolRequestParams,
     CallToolResult,
     ContentBlock,
+    GetPromptRequestParams,
+    GetPromptResult,
     ImageContent,
+    ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
     ListToolsResult,
@@ -37,31 +41,51 @@ from prims.config import Settings
 from prims.errors import InstallError, KernelStartError, PrimsError
 from prims.kernel.text import plain, shorten_str
 from prims.model import RunResult
-from prims.server import resources
-from prims.server.arguments import RunCodeArguments, run_code_arguments
+from prims.server import file_tools, prompt, resources
+from prims.server.arguments import Parameter, input_schema, read
 from prims.server.host import Host
 from prims.server.progress import ProgressPump
 from prims.server.render import OUTPUT_SCHEMA, render
-from prims.session.table import Session
+from prims.session.table import Session, SessionTable
 from prims.tasks import alongside
 
 _log = logging.getLogger(__name__)
 
+Context = ServerRequestContext[Any, Any]
+
 INSTRUCTIONS = (
     "run_code runs Python in a sandbox that is new for every call and returns text, values, pictures and files. "
-    "Variables do not survive a call; files in the working directory do, for the session."
+    "Variables do not survive a call; files in the working directory do, for the session. mount_file brings data in, "
+    "list_dir and preview_file look around, persist_artifact takes results away."
+)
+SESSION_ID = Parameter(
+    "session_id", "text", "The session whose files to use, as an earlier result gave it. Leave out on stdio."
 )
 
 
-def _description(settings: Settings) -> str:
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as a tool sees it: its arguments, its session, and where to tell of progress."""
+
+    arguments: dict[str, Any]
+    session: Session
+    table: SessionTable
+    settings: Settings
+    pump: ProgressPump
+
+
+Handler = Callable[[Call], Awaitable[CallToolResult]]
+
+
+def _run_description(settings: Settings) -> str:
     packages = ", ".join(settings.default_packages) or "none"
     longest = "" if settings.max_run_seconds is None else f" (at most {settings.max_run_seconds:g})"
     memory = "" if settings.memory_bytes is None else f", {settings.memory_bytes / (1 << 30):.3g} GB of memory"
     return f"""Run Python {platform.python_version()} code in a fresh, throw-away sandbox and get everything back.
 
 Each call has a brand-new virtualenv and Jupyter kernel: variables, imports and installed packages of earlier calls are
-gone. Files stay for the session, which lasts as long as this server: the working directory, inputs in mounts/
-(read-only), results in output/.
+gone. Files stay for the session: the working directory, inputs in mounts/ (read-only), results in output/.
+{_session_life(settings)}
 
 The code is run like a notebook cell and like a script: the value of a last expression is returned, top-level await,
 magics and !commands work, figures of matplotlib are returned as pictures without savefig. print() what you need to see.
@@ -70,29 +94,23 @@ Installed: {packages}. Name others in `requirements`; there is no network inside
 Time: {settings.run_seconds:g} s unless timeout_seconds says otherwise{longest}, installation not counted{memory}."""
 
 
-def _input_schema(settings: Settings) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {
-            "code": {"type": "string", "description": "Python source."},
-            "requirements": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].',
-            },
-            "timeout_seconds": {
-                "type": "number",
-                "description": f"Time the code may run; {settings.run_seconds:g} when not given.",
-            },
-            "session_id": {
-                "type": "string",
-                "description": "The session whose files to use, as an earlier result gave it. Leave out to go on in "
-                "the current one.",
-            },
-        },
-        "required": ["code"],
-        "additionalProperties": False,
-    }
+def _session_life(settings: Settings) -> str:
+    if settings.transport == "stdio":
+        return "The session lasts as long as this server."
+    return (
+        "Pass the session_id of an earlier result to use its files again; "
+        f"a session ends after {settings.session_idle_seconds / 60:g} minutes without a call."
+    )
+
+
+def _run_parameters(settings: Settings) -> tuple[Parameter, ...]:
+    return (
+        Parameter("code", "text", "Python source.", required=True),
+        Parameter("requirements", "texts", 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].'),
+        Parameter("files", "files", "Files to mount first, as mount_file does."),
+        Parameter("timeout_seconds", "number", f"Time the code may run; {settings.run_seconds:g} when not given."),
+        SESSION_ID,
+    )
 
 
 def make_server(host: Host) -> Server[Any]:
@@ -101,28 +119,39 @@ def make_server(host: Host) -> Server[Any]:
     run_code = Tool(
         name="run_code",
         title="Run Python code",
-        description=_description(settings),
-        input_schema=_input_schema(settings),
+        description=_run_description(settings),
+        input_schema=input_schema(_run_parameters(settings)),
         output_schema=OUTPUT_SCHEMA,
         annotations=ToolAnnotations(
-            title="Run Python code",
-            read_only_hint=False,
-            destructive_hint=False,
-            idempotent_hint=False,
-            open_world_hint=False,
+            read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
         ),
     )
+    tools: dict[str, tuple[Tool, tuple[Parameter, ...], Handler]] = {
+        "run_code": (run_code, _run_parameters(settings), _run_code)
+    }
+    for tool in file_tools.TOOLS:
+        parameters = (*tool.parameters, SESSION_ID)
+        listed = Tool(
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=input_schema(parameters),
+            output_schema=tool.output_schema,
+            annotations=tool.annotations,
+        )
+        tools[tool.name] = (listed, parameters, tool.handler)
 
-    async def list_tools(
-        context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
-    ) -> ListToolsResult:
-        return ListToolsResult(tools=[run_code])
+    async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[tool for tool, _, _ in tools.values()])
 
-    async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
-        if params.name != "run_code":
-            return _failure(f"There is no tool {params.name!r} here; there is run_code.")
+    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        if params.name not in tools:
+            return _failure(f"There is no tool {params.name!r} here; there are {', '.join(tools)}.")
+        _, parameters, handler = tools[params.name]
         try:
-            return await _run_code(host, context, run_code_arguments(params.arguments))
+            arguments = read(params.name, parameters, params.arguments)
+            with host.call():
+                return await _call(host, context, arguments, handler)
         except PrimsError as problem:
             return _failure(_told(problem))
         except asyncio.CancelledError:
@@ -131,29 +160,32 @@ def make_server(host: Host) -> Server[Any]:
                 raise
             return _failure("The server was shut down while this call was running.")
         except Exception:
-            _log.exception("run_code failed inside PRIMS")
-            return _failure("PRIMS failed while running this code; its log says how.")
+            _log.exception("%s failed inside PRIMS", params.name)
+            return _failure(f"PRIMS failed in {params.name}; its log says how.")
 
-    async def list_templates(
-        context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
-    ) -> ListResourceTemplatesResult:
+    async def list_templates(context: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         return ListResourceTemplatesResult(resource_templates=[resources.TEMPLATE])
 
-    async def list_resources(
-        context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
-    ) -> ListResourcesResult:
+    async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         # Files are found through the results that name them: a list must not depend on who asks.
         return ListResourcesResult(resources=[])
 
-    async def read_resource(
-        context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams
-    ) -> ReadResourceResult:
+    async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         try:
-            return await resources.read(await host.table(), str(params.uri))
+            return await resources.read(await host.table(), str(params.uri), host.principal(context.request))
         except PrimsError as problem:
             raise MCPError(INVALID_PARAMS, plain(problem)) from None
 
-    async def note_first_answer(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def list_prompts(context: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+        return ListPromptsResult(prompts=[prompt.PROMPT])
+
+    async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        try:
+            return prompt.get(settings, params.name, params.arguments)
+        except PrimsError as problem:
+            raise MCPError(INVALID_PARAMS, plain(problem)) from None
+
+    async def note_first_answer(ctx: Context, call_next: CallNext) -> HandlerResult:
         try:
             return await call_next(ctx)
         finally:
@@ -169,37 +201,64 @@ def make_server(host: Host) -> Server[Any]:
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
     )
     server.middleware.append(note_first_answer)
     return server
 
 
-async def _session(host: Host, context: ServerRequestContext[Any, Any], session_id: str | None) -> Session:
-    """Whose workspace a call uses: the ONE place where that is decided."""
+async def _session(host: Host, context: Context, session_id: str | None) -> Session:
+    """Whose workspace a call uses: the ONE place where that is decided.
+
+    An explicit id, else the transport's own session (stateful HTTP), else the process (stdio), else a new one.
+    """
+    table = await host.table()
+    principal = host.principal(context.request)
     if session_id is not None:
-        return (await host.table()).get(session_id)
-    return await host.process_session()
+        return table.get(session_id, principal)
+    if context.request is None:
+        return await host.process_session()
+    # Never read from a header by hand: only what the transport itself has opened. (Private in SDK 2.3.)
+    connection = context.session._connection
+    if connection.session_id is not None:
+        return await host.transport_session(connection, principal)
+    return await table.create(principal)
 
 
-async def _run_code(host: Host, context: ServerRequestContext[Any, Any], arguments: RunCodeArguments) -> CallToolResult:
-    admitted = policy.admit(host.settings, arguments.code, arguments.requirements, arguments.timeout_seconds)
+async def _call(host: Host, context: Context, arguments: dict[str, Any], handler: Handler) -> CallToolResult:
     pump = ProgressPump()
 
-    async def work() -> tuple[RunResult, Session]:
-        session = await _session(host, context, arguments.session_id)
-        run = (await host.table()).start(session, admitted.request, pump.emit)
-        try:
-            return await run.wait(), session
-        except asyncio.CancelledError:
-            # The client has turned away: nobody waits for the run, so it need not go on.
-            run.stop.set("cancelled")
-            raise
+    async def work() -> CallToolResult:
+        session = await _session(host, context, arguments.pop("session_id", None))
+        return await handler(Call(arguments, session, await host.table(), host.settings, pump))
+
+    async def accompany() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(pump.run, context.session.report_progress))
+            await host.until_gone(context.request)
+            group.cancel_scope.cancel()
 
     # The pump ends before the answer is given: no progress may follow a result, nor come right with it.
-    done = await alongside(work, partial(pump.run, context.session.report_progress))
-    assert done is not None
-    result, session = done
-    rendered = render(replace(result, feedback=(*admitted.notes, *result.feedback)), session.id, host.settings)
+    done = await alongside(work, accompany)
+    return done if done is not None else _failure("The client has gone.")
+
+
+async def _run_code(call: Call) -> CallToolResult:
+    arguments, settings = call.arguments, call.settings
+    admitted = policy.admit(
+        settings, arguments["code"], arguments.get("requirements", ()), arguments.get("timeout_seconds")
+    )
+    for url, path in arguments.get("files", ()):
+        await file_tools.mount(call, url, path, replace=False)
+    run = call.table.start(call.session, admitted.request, call.pump.emit)
+    try:
+        result: RunResult = await run.wait()
+    except asyncio.CancelledError:
+        # The client has turned away: nobody waits for the run, so it need not go on.
+        run.stop.set("cancelled")
+        raise
+    rendered = render(replace(result, feedback=(*admitted.notes, *result.feedback)), call.session.id, settings)
     content: list[ContentBlock] = [TextContent(type="text", text=rendered.text)]
     for image in rendered.images:
         data = base64.b64encode(image.data or b"").decode("ascii")
@@ -208,7 +267,7 @@ async def _run_code(host: Host, context: ServerRequestContext[Any, Any], argumen
 
 
 def _failure(text: str) -> CallToolResult:
-    """A call that ran nothing: PRIMS says why."""
+    """A call that did nothing: PRIMS says why."""
     return CallToolResult(content=[TextContent(type="text", text=plain(text))], is_error=True)
 
 

@@ -6,7 +6,8 @@ import logging
 import secrets
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -18,15 +19,18 @@ from prims.config import Settings
 from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
+from prims.kernel.looking import Look
 from prims.model import Emit, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
-from prims.session.workspace import adopt, changes, snapshot
-from prims.stopping import Stop, StopReason
+from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
+from prims.stopping import Stop
+from prims.tasks import alongside
 from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
 
 _MOST_ARTIFACTS = 100
 _CLOSE_SECONDS = 1.5
+_QUOTA_SECONDS = 1.0
 
 
 class Run:
@@ -57,15 +61,33 @@ class Run:
         self._done.set()
 
 
-class Session:
-    """A workspace and its runs. `id` is a secret of the client it was made for."""
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A file that was put into mounts/: where it came from, and what it was."""
 
-    def __init__(self, id: str, folder: Path, uid: int | None) -> None:
+    url: str
+    bytes: int
+    sha256: str
+    mime: str | None
+
+
+class Session:
+    """A workspace and its runs. `id` is a secret of the client it was made for.
+
+    `principal` is who may use it, when clients have names. A `lasting` session ends with the server only.
+    """
+
+    def __init__(self, id: str, folder: Path, uid: int | None, principal: str | None, *, lasting: bool) -> None:
         self.id = id
         self.folder = folder
         self.uid = uid
+        self.principal = principal
+        self.lasting = lasting
         self.used = time.monotonic()
+        self.mounting = anyio.Lock()
+        self.mounted: dict[str, Mounted] = {}
         self.runs: set[Run] = set()
+        self.made: set[str] = set()
         self._numbers = 0
 
     @property
@@ -73,10 +95,37 @@ class Session:
         """The working directory of the session's code."""
         return self.folder / "files"
 
+    @property
+    def mounts(self) -> Path:
+        """The inputs, read-only for the code."""
+        return self.folder / "mounts"
+
     def next_name(self) -> str:
         """A name for the next run, for people: run1, run2, …"""
         self._numbers += 1
         return f"run{self._numbers}"
+
+
+def locate(session: Session, relative: str) -> tuple[Path, list[str], str]:
+    """Where a path of a reader's lies: the folder to open it beneath, the parts below that, and its full name.
+
+    Raises:
+        Refused: it is not a path inside the workspace.
+    """
+    parts = checked_parts(relative)
+    if parts[0] == "mounts":
+        return session.mounts, parts[1:], "/".join(parts)
+    return session.files, parts, "/".join(parts)
+
+
+def open_file(session: Session, relative: str) -> int:
+    """A descriptor of a regular file of the workspace; the caller closes it.
+
+    Raises:
+        Refused: there is no such plain file.
+    """
+    root, parts, name = locate(session, relative)
+    return open_beneath(root, parts, name)
 
 
 class SessionTable:
@@ -94,12 +143,14 @@ class SessionTable:
         self._turns = anyio.Semaphore(settings.concurrent_runs)
         self._waiting = 0
         self._closing = False
+        self._opening = 0
         self._stack = AsyncExitStack()
         self._group: TaskGroup | None = None
         self._names = 0
 
     async def __aenter__(self) -> SessionTable:
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._group.start_soon(self._expire)
         return self
 
     async def __aexit__(
@@ -121,31 +172,79 @@ class SessionTable:
             for session in list(self._sessions.values()):
                 await self._remove(session)
 
-    async def create(self) -> Session:
-        """A new session with an empty workspace and an unguessable id."""
+    async def create(self, principal: str | None = None, *, lasting: bool = False) -> Session:
+        """A new session with an empty workspace and an unguessable id.
+
+        Raises:
+            Busy: there are as many as the operator allows.
+        """
         if self._closing:
             raise ShuttingDown("The server is shutting down.")
+        if len(self._sessions) + self._opening >= self._settings.sessions:
+            raise Busy(
+                f"This server has its {self._settings.sessions} sessions, all in use within the last "
+                f"{self._settings.session_idle_seconds / 60:g} minutes. Use the session_id of one, or try again later."
+            )
         self._names += 1
         folder = self._state / f"w{self._names}"
-        uid = await self._engine.open_session(folder)
-        session = Session("s_" + secrets.token_hex(16), folder, uid)
+        self._opening += 1
+        try:
+            uid = await self._engine.open_session(folder)
+        finally:
+            self._opening -= 1
+        session = Session("s_" + secrets.token_hex(16), folder, uid, principal, lasting=lasting)
         self._sessions[session.id] = session
         return session
 
-    def get(self, id: str) -> Session:
-        """The session of that id.
+    def get(self, id: str, principal: str | None = None) -> Session:
+        """The session of that id, if it is this principal's.
 
         Raises:
-            UnknownSession: there is none, or no longer.
+            UnknownSession: there is none, or no longer, or it is somebody else's: which of these is not told.
         """
         session = self._sessions.get(id)
-        if session is None:
+        if session is None or session.principal != principal:
             raise UnknownSession(
                 "This session_id is unknown here, or its session has ended and its files are gone. "
                 "Leave session_id out to go on in a valid session."
             )
         session.used = time.monotonic()
         return session
+
+    def stop_runs(self) -> None:
+        """Take no new runs, and ask those under way to end because the server does."""
+        self._closing = True
+        for session in self._sessions.values():
+            for run in session.runs:
+                run.stop.set("shutdown")
+
+    async def look(self, session: Session, root: Path, relative: str, want: str, offset: int, limit: int) -> Look:
+        """What a file of the workspace is, found out in a confined process; see `prims.kernel.looking.look`."""
+        session.used = time.monotonic()
+        return await self._engine.look(session.folder, session.uid, root, relative, want, offset, limit)
+
+    async def end(self, session: Session) -> None:
+        """End a session: its runs are stopped, its files removed. May be called again."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        runs = list(session.runs)
+        for run in runs:
+            run.stop.set("shutdown")
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_CLOSE_SECONDS * 2):
+                for run in runs:
+                    await run._done.wait()
+            await self._remove(session)
+
+    async def _expire(self) -> None:
+        """End sessions that nobody has used for the time that the operator gives them."""
+        idle = self._settings.session_idle_seconds
+        while True:
+            await anyio.sleep(min(30.0, idle / 4))
+            now = time.monotonic()
+            for session in list(self._sessions.values()):
+                if not session.lasting and not session.runs and now - session.used > idle:
+                    await self.end(session)
 
     async def _remove(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
@@ -219,14 +318,22 @@ class SessionTable:
                 image_bytes=self._settings.image_bytes,
                 uid=session.uid,
             )
-            result = await self._engine.run(spec, run.emit, run.stop)
-            result = await anyio.to_thread.run_sync(_move_in, session, name, spool, result)
+            watch = partial(self._watch_quota, session, run)
+            ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
+            assert ran is not None
+            result, made = await anyio.to_thread.run_sync(_move_in, session, name, spool, ran)
             after = await anyio.to_thread.run_sync(snapshot, session.files)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, spool)
-        files = changes(before, after)
+        # What other runs of the session were given meanwhile is theirs.
+        files = [f for f in changes(before, after) if f.relative_path in made or f.relative_path not in session.made]
         feedback = list(result.feedback)
+        if after.nameless > before.nameless:
+            feedback.append(
+                f"{after.nameless - before.nameless} new files in output/ have names with control or invalid "
+                "characters, which cannot be told; rename them."
+            )
         if not after.complete:
             feedback.append("output/ holds more files than are looked at; the list is not complete.")
         result = replace(
@@ -237,14 +344,25 @@ class SessionTable:
         )
         return replace(result, feedback=(*feedback, *advice(run.request, result, self._settings)))
 
-    def stop_all(self, session: Session, reason: StopReason) -> None:
-        """Ask every run of a session to end."""
-        for run in session.runs:
-            run.stop.set(reason)
+    async def _watch_quota(self, session: Session, run: Run) -> None:
+        """Stop a run that fills its workspace past the operator's bound (or past what it found, if that was more)."""
+        settings = self._settings
+        most = Usage(settings.workspace_bytes or 0, settings.workspace_files or 0)
+        first = await anyio.to_thread.run_sync(usage, session.files)
+        while True:
+            await anyio.sleep(_QUOTA_SECONDS)
+            now = await anyio.to_thread.run_sync(usage, session.files)
+            if settings.workspace_bytes is not None and now.bytes > max(most.bytes, first.bytes):
+                run.stop.set("disk")
+            if settings.workspace_files is not None and now.files > max(most.files, first.files):
+                run.stop.set("files")
 
 
-def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunResult:
-    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told."""
+def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tuple[RunResult, set[str]]:
+    """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
+
+    Also gives the paths of what was moved.
+    """
     moved: dict[str, str | None] = {}
 
     def place(path: str | None) -> str | None:
@@ -261,7 +379,7 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
     for display in result.displays:
         path = place(display.path)
         displays.append(replace(display, path=path, name=path.rsplit("/", 1)[-1] if path else display.name))
-    return replace(
+    result = replace(
         result,
         stdout=text(result.stdout),
         story=text(result.story),
@@ -269,3 +387,6 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> RunR
         result=text(result.result),
         displays=tuple(displays),
     )
+    made = {path for path in moved.values() if path}
+    session.made |= made
+    return result, made

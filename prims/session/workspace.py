@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prims.beneath import FOLDER, open_file, open_folder
 from prims.errors import Refused
 from prims.model import Artifact
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST_ENTRIES = 20_000
+_MOST_LISTED = 500
 _DEEPEST = 32
+_MOST_COUNTED = 200_000
+_DEEPEST_COUNTED = 64
 
 # Where a file stood when it was last looked at: a change of any of these is a change of the file.
 Stamp = tuple[int, int, int]
@@ -28,37 +30,30 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The regular files below output/ at one moment. `complete` is False when there were too many to look at."""
+    """The regular files below output/ at one moment.
+
+    `nameless` are those whose names cannot be told; `complete` is False when there were too many to look at.
+    """
 
     files: dict[str, Stamp]
+    nameless: int = 0
     complete: bool = True
 
 
-def open_beneath(root: Path, relative: str) -> int:
-    """A descriptor of the regular file `relative` below `root`; the caller closes it.
+def open_beneath(root: Path, parts: list[str], name: str) -> int:
+    """A descriptor of the regular file at `parts` below `root`; `name` is how readers call it. The caller closes it.
 
     Raises:
-        Refused: the path leaves the folder, goes through a link, or is not a regular file.
+        Refused: there is none, the way to it goes through a link, or it is not a plain file.
     """
-    parts = checked_parts(relative)
-    folder = os.open(root, _FOLDER)
+    if not parts:
+        raise Refused(f"{name!r} is a folder of this session's workspace, not a file.")
     try:
-        for part in parts[:-1]:
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+        return open_file(root, parts)
     except FileNotFoundError:
-        raise Refused(f"There is no file {relative!r} in this session's workspace.") from None
+        raise Refused(f"There is no file {name!r} in this session's workspace.") from None
     except (OSError, ValueError):
-        raise Refused(f"{relative!r} is not a plain file of this session's workspace.") from None
-    finally:
-        os.close(folder)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(descriptor)
-        raise Refused(f"{relative!r} is not a plain file of this session's workspace.")
-    return descriptor
+        raise Refused(f"{name!r} is not a plain file of this session's workspace.") from None
 
 
 def checked_parts(relative: str) -> list[str]:
@@ -73,16 +68,101 @@ def checked_parts(relative: str) -> list[str]:
     return parts
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry of a folder. `path` is posix, from the workspace; `modified` is seconds since the epoch."""
+
+    name: str
+    path: str
+    type: str
+    size: int
+    modified: float
+
+
+def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed], int]:
+    """The entries of a folder by name, and how many more there are; `shown` is how readers call the folder."""
+    try:
+        descriptor = open_folder(root, parts)
+    except (OSError, ValueError):
+        raise Refused(f"There is no folder {shown!r} in this session's workspace.") from None
+    found: list[Listed] = []
+    left_out = 0
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if len(found) >= _MOST_LISTED or not _is_text(entry.name):
+                    left_out += 1
+                    continue
+                with contextlib.suppress(OSError):
+                    found.append(_listed(entry, shown))
+    finally:
+        os.close(descriptor)
+    return sorted(found, key=lambda e: e.name), left_out
+
+
+def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
+    status = entry.stat(follow_symlinks=False)
+    kinds = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
+    path = f"{shown}/{entry.name}" if shown else entry.name
+    return Listed(entry.name, path, kind, status.st_size if kind == "file" else 0, status.st_mtime)
+
+
 def snapshot(files: Path) -> Snapshot:
     """What lies below output/ now; bounded in time, whatever was planted there."""
     found: dict[str, Stamp] = {}
-    complete = True
+    nameless = 0
     for name, status in _walk(files):
         if len(found) >= _MOST_ENTRIES:
-            complete = False
-            break
-        found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    return Snapshot(found, complete)
+            return Snapshot(found, nameless, complete=False)
+        if _is_text(name):
+            found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        else:
+            nameless += 1
+    return Snapshot(found, nameless)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a folder holds."""
+
+    bytes: int
+    files: int
+
+
+def usage(folder: Path) -> Usage:
+    """Disk space and number of entries below a folder, sparse files by what they take.
+
+    Bounded in time: a tree with more entries or levels than are looked at counts as holding the most there can be.
+    """
+    total = count = 0
+    levels: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
+    try:
+        with contextlib.suppress(OSError):
+            levels.append(_level(os.open(folder, FOLDER)))
+        while levels:
+            descriptor, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                os.close(levels.pop()[0])
+                continue
+            with contextlib.suppress(OSError):
+                count += 1
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    if len(levels) >= _DEEPEST_COUNTED:
+                        return Usage(total, _MOST_COUNTED)
+                    levels.append(_level(os.open(entry.name, FOLDER, dir_fd=descriptor)))
+            if count >= _MOST_COUNTED:
+                break
+    finally:
+        for descriptor, _ in levels:
+            os.close(descriptor)
+    return Usage(total, count)
+
+
+def _level(descriptor: int) -> tuple[int, Iterator[os.DirEntry[str]]]:
+    return descriptor, os.scandir(descriptor)
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Artifact]:
@@ -99,7 +179,7 @@ def _artifact(name: str, size: int) -> Artifact:
 def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Regular files below output/, by posix path relative to it; links and devices are not files of ours."""
     try:
-        top = os.open("output", _FOLDER, dir_fd=(root := os.open(files, _FOLDER)))
+        top = os.open("output", FOLDER, dir_fd=(root := os.open(files, FOLDER)))
     except OSError:
         return
     finally:
@@ -117,12 +197,10 @@ def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
                         if seen > 4 * _MOST_ENTRIES:
                             return
                         name = prefix + entry.name
-                        if not _is_text(name):
-                            continue
                         with contextlib.suppress(OSError):
                             if entry.is_dir(follow_symlinks=False):
                                 if name.count("/") < _DEEPEST and len(pending) < 200:
-                                    pending.append((name + "/", os.open(entry.name, _FOLDER, dir_fd=folder)))
+                                    pending.append((name + "/", os.open(entry.name, FOLDER, dir_fd=folder)))
                             elif entry.is_file(follow_symlinks=False):
                                 yield name, entry.stat(follow_symlinks=False)
             except OSError:
@@ -150,13 +228,13 @@ def adopt(files: Path, spooled: Path, name: str, uid: int | None) -> str | None:
     """
     stem, dot, suffix = name.rpartition(".")
     folder = -1
-    root = os.open(files, _FOLDER)
+    root = os.open(files, FOLDER)
     try:
         with contextlib.suppress(FileExistsError, OSError):
             os.mkdir("output", 0o755, dir_fd=root)
             if uid is not None:
                 os.chown("output", uid, uid, dir_fd=root, follow_symlinks=False)
-        folder = os.open("output", _FOLDER, dir_fd=root)
+        folder = os.open("output", FOLDER, dir_fd=root)
         for attempt in range(20):
             free = name if not attempt else f"{stem}-{attempt}{dot}{suffix}"
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import io
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
 
-from prims_kernel import figures, once, order
+from prims_kernel import figures, once, order, streams
 from prims_kernel.shell import OnceShell, ScriptCompiler
 
 CRASH_FILE = "crash.log"
@@ -68,12 +67,7 @@ class OnceApp(App):
         return order.OrderedSession(parent=self)
 
     def init_io(self) -> None:
-        # Unbuffered: what was printed has left this process, whatever becomes of it next.
-        for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            raw = io.FileIO(descriptor, "wb", closefd=False)
-            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
+        streams.install()
         self.displayhook = sys.displayhook = ZMQDisplayHook(self.session, self.iopub_socket)
         self.patch_io()
 

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import shlex
+import signal
 import site
 import subprocess
 import sys
@@ -17,11 +18,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prims_kernel import figures
+from prims_kernel import figures, streams
 from prims_kernel.shell import SCRIPT, script_path
 
 # How long threads that the code left running may go on before they are stopped with everything else.
 THREAD_SECONDS = 5.0
+# And exit functions after that.
+EXIT_SECONDS = 2.0
 
 _KERNELS_OWN = frozenset({"zmq", "ipykernel", "IPython", "tornado", "jupyter_client", "jupyter_core", "traitlets"})
 
@@ -87,24 +90,42 @@ def _record_at_exit() -> None:
 
 
 def finish() -> None:
-    """What an interpreter does when its script has ended: wait for threads, then run the exit functions."""
-    with contextlib.suppress(KeyboardInterrupt):
+    """What an interpreter does when its script has ended: wait for threads, then run the exit functions.
+
+    All of it takes a bounded time: code that is over must not be told to have run out of its own.
+    """
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.setitimer(signal.ITIMER_REAL, THREAD_SECONDS + EXIT_SECONDS)
+    with contextlib.suppress(KeyboardInterrupt, _TooLong):
         _wait_for_threads()
         while _at_exit:
             func, args, kwargs = _at_exit.pop()
             try:
                 func(*args, **kwargs)
+            except _TooLong:
+                raise
             except Exception as problem:
                 print(f"exit function {func!r} failed: {type(problem).__name__}: {problem}", file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    streams.flush()
     with contextlib.suppress(Exception):
         # What C code printed and did not flush, as at the end of any process.
         ctypes.CDLL(None).fflush(None)
 
 
+class _TooLong(Exception):
+    """The time for the end of a run is up."""
+
+
+def _too_long(*args: Any) -> None:
+    raise _TooLong
+
+
 def _wait_for_threads() -> None:
+    # As `threading._shutdown` does before it joins: pools wake and end their own threads here.
+    for function in reversed(getattr(threading, "_threading_atexits", [])):
+        with contextlib.suppress(Exception):
+            function()
     pool: Any = sys.modules.get("concurrent.futures.thread")
     if pool is not None:
         # As the interpreter does at its end: idle workers go, queued work is done first.

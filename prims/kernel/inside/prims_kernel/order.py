@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from typing import Any
 
 from jupyter_client.session import Session
+
+from prims_kernel import streams
 
 ORDERED = frozenset({"display_data", "update_display_data", "execute_result", "clear_output", "error"})
 KEY = "prims_order"
@@ -29,9 +30,7 @@ _count = 0
 def mark() -> int:
     """Write the next mark to both pipes and give its number."""
     global _count
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    streams.flush()
     with _lock:
         _count += 1
         for pipe in _pipes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
+import codeop
 import os
 import sys
 import traceback
@@ -15,6 +17,9 @@ import ipykernel.zmqshell
 import IPython.core.interactiveshell
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.error import UsageError
+from traitlets import Type
+
+from prims_kernel import streams
 
 SCRIPT = "main.py"
 
@@ -34,7 +39,7 @@ def _folder_of(module_file: str | None) -> str:
 
 # Frames of these are machinery around the code, not part of what the user wrote or called.
 _machinery = tuple(map(_folder_of, (ipykernel.zmqshell.__file__, sys.modules["IPython"].__file__, __file__)))
-_outermost = (*_machinery, _folder_of(asyncio.__file__), "<frozen")
+_outermost = (*_machinery, codeop.__file__, _folder_of(asyncio.__file__), "<frozen")
 
 
 def _warn(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -101,10 +106,18 @@ def _text(value: BaseException) -> str:
         return f"(the error's own text could not be made: {type(problem).__name__})"
 
 
+class QuietDisplayHook(ipykernel.zmqshell.ZMQShellDisplayHook):  # type: ignore[misc]
+    """Shows no value behind which a semicolon stands, as notebooks do."""
+
+    def quiet(self) -> bool:
+        return bool(self.semicolon_at_end_of_expression(self.shell.source))
+
+
 # The class keeps its well-known name: libraries look at it to learn that they run in a notebook.
 class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: ignore[misc]
     """See the module. One cell, then the process is thrown away."""
 
+    displayhook_class = Type(QuietDisplayHook)
     source = ""
 
     def init_environment(self) -> None:
@@ -116,6 +129,10 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         self.user_ns["exit"] = self.user_ns["quit"] = _Exit()
         self.user_ns["__file__"] = script_path()
         self.user_ns["__builtins__"] = sys.modules["builtins"]
+
+    def init_builtins(self) -> None:
+        super().init_builtins()
+        self.builtin_trap.auto_builtins.update(exit=_Exit(), quit=_Exit())
 
     # `!cmd` writes to descriptors 1 and 2 like any other child, and needs no terminal.
     def system(self, cmd: str) -> None:
@@ -131,8 +148,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
             result = self._without_clean_exit(super().run_cell(raw_cell, *args, **kwargs))
         if os.getpid() != _pid:
             # A forked child has come to the end of the code: as a script it ends here.
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            streams.flush()
             os._exit(0 if result.success else 1)
         return result
 
@@ -144,6 +160,9 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         error = result.error_in_exec
         if isinstance(error, SystemExit) and error.code in (None, 0, False):
             result.error_in_exec = None
+        elif isinstance(error, bdb.BdbQuit):
+            text = "a debugger has nobody to ask here"
+            self._showtraceback(bdb.BdbQuit, bdb.BdbQuit(text), [f"BdbQuit: {text}"])
         elif error is not None:
             result.error_in_exec = _shown(error)
         return result
@@ -152,6 +171,10 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         kind, value, tb = exc_tuple if exc_tuple is not None else sys.exc_info()
         if kind is None or value is None:
             return
+        if isinstance(value, SyntaxError) and value.text is None and value.filename == script_path():
+            lines = self.source.splitlines()
+            if value.lineno is not None and 0 < value.lineno <= len(lines):
+                value.text = lines[value.lineno - 1]
         if isinstance(value, SystemExit):
             self._show_exit(value)
         elif isinstance(value, UsageError):

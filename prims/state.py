@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import stat
 import time
@@ -17,6 +18,7 @@ from prims.trees import remove_tree
 
 _LOCK = "lock"
 _NEW = "new-"
+_OURS = re.compile(r"(?:new-)?[0-9a-f]{8}")
 _NEW_SECONDS = 3600.0
 
 
@@ -56,12 +58,13 @@ def sweep(base: Path) -> int:
 
 
 def _dead(folder: Path) -> bool:
+    """Whether a folder is one of ours whose server is gone. Without our name and our lock it is somebody else's."""
+    if not _OURS.fullmatch(folder.name):
+        return False
     try:
         if folder.name.startswith(_NEW) and time.time() - folder.stat().st_mtime < _NEW_SECONDS:
             return False
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return folder.is_dir()
     except OSError:
         return False
     try:

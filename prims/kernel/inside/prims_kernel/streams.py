@@ -1,0 +1,61 @@
+"""Standard output and error of one run: whole lines straight to descriptors 1 and 2, nothing kept for long.
+
+A line goes out in one piece, so that lines of threads and processes do not mix. What is not a line yet follows within a
+moment, and before anything else could write: a child process, a fork, a display.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import threading
+import time
+
+FLUSH_SECONDS = 0.05
+_STARTS_OTHERS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec"})
+
+_streams: list[io.TextIOWrapper] = []
+_lock = threading.RLock()
+
+
+def install() -> None:
+    """Put the streams in the place of sys.stdout and sys.stderr."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+        _streams.append(stream)
+    sys.addaudithook(_before_others_write)
+    # Held over a fork, so that the child never inherits a stream that the flusher was busy with.
+    os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
+    threading.Thread(target=_flush_often, name="flush", daemon=True).start()
+
+
+def flush() -> None:
+    """Write what is still here, also what the code has put in the place of the streams."""
+    with _lock:
+        for stream in (*_streams, sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+
+def _before_fork() -> None:
+    flush()
+    _lock.acquire()
+
+
+def _before_others_write(event: str, args: object) -> None:
+    if event in _STARTS_OTHERS:
+        flush()
+
+
+def _flush_often() -> None:
+    while True:
+        time.sleep(FLUSH_SECONDS)
+        with _lock:
+            for stream in _streams:
+                with contextlib.suppress(Exception):
+                    stream.flush()

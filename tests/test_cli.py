@@ -1,0 +1,245 @@
+"""The command line as a person uses it: real processes, their streams, their exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from prims.server.render import OUTPUT_SCHEMA
+from tests import kit
+
+
+def prims(state: Path, *arguments: str | Path, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """One `prims` command to its end, with `code` on stdin."""
+    return subprocess.run(
+        [sys.executable, "-m", "prims", *arguments],
+        input=code, cwd=state, env={**kit.server_environment(state), **environ},
+        capture_output=True, text=True, timeout=kit.SECONDS, check=False,
+    )  # fmt: skip
+
+
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """What can be read up to `wanted` or to the end, within the bound of all waits."""
+    data, deadline = b"", time.monotonic() + kit.SECONDS
+    while wanted not in data:
+        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+        assert ready, f"{wanted!r} did not come, only {data!r}"
+        try:
+            piece = os.read(descriptor, 65536)
+        except OSError:  # what a terminal gives at its end
+            break
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+def test_prims_alone_prints_help_on_a_terminal_instead_of_waiting(state: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "prims"],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=state, env=kit.server_environment(state),
+        ) as process:  # fmt: skip
+            os.close(theirs)
+            text = read_until(ours, b"\0never").decode()
+            assert process.wait(timeout=kit.SECONDS) == 0
+    finally:
+        os.close(ours)
+    assert "usage: prims" in text
+    for command in ("serve", "run", "doctor"):
+        assert f"\n    {command} " in text.replace("\r", "")
+
+
+def test_the_version_is_the_packages(state: Path) -> None:
+    from prims import __version__
+
+    assert prims(state, "--version").stdout == f"prims {__version__}\n"
+
+
+def test_every_command_explains_its_settings(state: Path) -> None:
+    for command in ("serve", "run", "doctor"):
+        text = prims(state, command, "--help").stdout
+        assert "--memory-bytes" in text
+        assert "PRIMS_NAME" in text
+
+
+def test_code_from_stdin_runs_and_its_streams_stay_apart(state: Path) -> None:
+    done = prims(state, "run", "-", code="import sys\nprint('out')\nprint('err', file=sys.stderr)\n6 * 7\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "out\n42\n"
+    assert "err\n" in done.stderr
+    assert "prims: ok in " in done.stderr
+
+
+def test_json_is_the_structured_result_and_nothing_else(state: Path) -> None:
+    done = prims(state, "run", "-", "--json", code="print('out')\n1 / 0\n")
+    assert done.returncode == 1
+    structured = json.loads(done.stdout)
+    Draft202012Validator(OUTPUT_SCHEMA).validate(structured)
+    assert (structured["status"], structured["stdout"], structured["error"]["line"]) == ("error", "out\n", 2)
+    assert "out" not in done.stderr.split()
+
+
+def test_a_figure_and_a_file_are_saved_and_named(state: Path) -> None:
+    code = """
+import matplotlib.pyplot as plt
+plt.plot([3, 1, 2])
+plt.show()
+open("output/a.csv", "w").write("x\\n1\\n")
+"""
+    done = prims(state, "run", "-", "--output", "kept", code=code)
+    assert done.returncode == 0, done.stderr
+    [picture] = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("picture: ")]
+    assert Path(picture).parent == state / "kept"
+    assert Path(picture).read_bytes().startswith(b"\x89PNG\r\n")
+    assert f"file:    {state / 'kept' / 'a.csv'} (4 bytes)\n" in done.stderr
+    assert (state / "kept" / "a.csv").read_text() == "x\n1\n"
+
+
+def test_a_mounted_file_is_read_as_mounts_name_and_cannot_be_written(state: Path) -> None:
+    (state / "in put.txt").write_text("given")
+    code = """
+print(open("mounts/in put.txt").read())
+try:
+    open("mounts/in put.txt", "w")
+except OSError as problem:
+    print(type(problem).__name__)
+"""
+    done = prims(state, "run", "-", "--mount", "in put.txt", code=code)
+    given, refused = done.stdout.splitlines()
+    assert given == "given"
+    assert refused in ("PermissionError", "OSError")
+    assert (state / "in put.txt").read_text() == "given"
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "status"),
+    [
+        ("raise SystemExit(0)", (), 0),
+        ("raise ValueError('no')", (), 1),
+        ("import os; os._exit(7)", (), 70),
+        ("while True: pass", ("--timeout", "0.5"), 124),
+    ],
+    ids=["exit", "error", "died", "timeout"],
+)
+def test_the_exit_status_says_how_a_run_ended(
+    state: Path, code: str, arguments: tuple[str, ...], status: int
+) -> None:
+    done = prims(state, "run", "-", *arguments, code=code)
+    assert done.returncode == status, done.stderr
+
+
+def test_the_traceback_is_that_of_the_code_and_on_stderr(state: Path) -> None:
+    (state / "broken.py").write_text("def f():\n    raise ValueError('no')\n\nf()\n")
+    done = prims(state, "run", "broken.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "line 4" in done.stderr
+    assert "ValueError: no\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "absent.py"), "absent.py cannot be read"),
+        (("run", "-", "--mount", "absent.csv"), "absent.csv cannot be mounted"),
+        (("run", "-", "--timeout", "100000"), "at most 600"),
+        (("run", "-", "--with", "../evil"), "evil"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_a_reason(state: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = prims(state, *arguments, code="print(1)")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_setting_is_an_error_that_names_it(state: Path) -> None:
+    for command in (["serve"], ["run", "-"], ["doctor"]):
+        done = prims(state, *command, PRIMS_MEMORY="1G")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "PRIMS_MEMORY is not a setting" in done.stderr
+    done = prims(state, "run", "-", "--memory-bytes", "lots")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--memory-bytes must be a number or none" in done.stderr
+
+
+def test_ctrl_c_ends_the_run_and_keeps_what_it_gave(state: Path) -> None:
+    code = "import time\nopen('output/early.txt', 'w').write('kept')\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    (state / "slow.py").write_text(code)
+    with subprocess.Popen(
+        [sys.executable, "-m", "prims", "run", "slow.py"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=state, env=kit.server_environment(state),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert read_until(process.stdout.fileno(), b"ready\n") == b"ready\n"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=kit.SECONDS)
+        took = time.monotonic() - begun
+    assert process.returncode == 130
+    assert b"prims: cancelled" in stderr
+    assert took < 5
+    assert (state / "output" / "early.txt").read_text() == "kept"
+    assert not kit.processes_with(str(state))
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly(state: Path) -> None:
+    (state / "many.py").write_text("while True:\n    print('line')\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "prims", "run", "many.py"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=state, env=kit.server_environment(state),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        read_until(process.stdout.fileno(), b"line\n")
+        process.stdout.close()
+        assert process.stderr is not None
+        stderr = read_until(process.stderr.fileno(), b"\0never")
+        assert process.wait(timeout=kit.SECONDS) == 130
+    assert b"Traceback" not in stderr
+    assert b"BrokenPipe" not in stderr
+
+
+def test_a_run_leaves_nothing_behind_but_its_output(state: Path) -> None:
+    folder = state / "state"
+    done = prims(state, "run", "-", "--state-dir", folder, code="open('left.txt', 'w').write('x'); print(1)")
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == []
+    assert not (state / "output").exists()
+
+
+def test_doctor_says_that_this_machine_can_run_code(state: Path) -> None:
+    done = prims(state, "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "MISSING" not in done.stdout
+    for check in ("python", "uv", "sessions", "isolation", "seccomp", "loopback network", "packages"):
+        assert f"ok      {check}: " in done.stdout
+
+
+def test_without_bubblewrap_doctor_says_what_to_install(state: Path) -> None:
+    done = prims(state, "doctor", PATH=str(state))
+    assert done.returncode == 1
+    assert "MISSING isolation: bubblewrap is not installed" in done.stdout
+    assert "apt-get install bubblewrap" in done.stdout
+
+
+def test_without_bubblewrap_a_run_is_refused_and_says_what_to_install(state: Path) -> None:
+    done = prims(state, "run", "-", code="print('ran')", PATH=str(state))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "apt-get install bubblewrap" in done.stderr
+
+
+def test_isolation_none_runs_without_bubblewrap_and_says_so(state: Path) -> None:
+    done = prims(state, "run", "-", "--isolation", "none", code="print('ran')", PATH=str(state))
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert "isolation none" in done.stderr
