@@ -191,9 +191,7 @@ async def start_parent(walls: ForkingWalls, box: Box, env: Mapping[str, str]) ->
         }
         argv = [f"{places.venv}/bin/python", "-I", f"{places.kernel}/prims_kernel/parent.py", json.dumps(told)]
         try:
-            process = walls.spawn_parent(
-                box, box.venv.parent, argv, env, descriptor=theirs.fileno(), stderr=stderr
-            )
+            process = walls.spawn_parent(box, box.venv.parent, argv, env, descriptor=theirs.fileno(), stderr=stderr)
         except OSError as problem:
             raise KernelStartError(f"The parent of kernels could not be started: {problem}") from problem
         finally:

@@ -24,8 +24,8 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -49,6 +49,8 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
     sys.path.append(told["packages"])
     sys.path.insert(0, told["kernel"])
     _preload()
+    from prims_kernel.app import main as run
+
     del sys.path[0]
     sys.path.remove(told["packages"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing is left of a run that has ended
@@ -65,7 +67,7 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
         if len(descriptors) == 3 and not flags & socket.MSG_TRUNC:
             request = json.loads(message)
             if _fork(namespace, request, wrapper, *descriptors):
-                return partial(_kernel, request, told["kernel"])
+                return partial(_kernel, request, run)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -93,10 +95,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _preload() -> None:
-    """Import what a kernel imports: a throw-away child starts one and tells.
-
-    Not our own modules: they look around when they are imported, and are small.
-    """
+    """Import what a kernel imports: a throw-away child starts one and tells."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -128,11 +127,7 @@ def _modules_of_a_kernel() -> list[str]:
     kernel_app.start = lambda self: None
     app.main(["-f", f"{folder}/kernel.json", "--once"])
     asyncio.get_event_loop().run_until_complete(kernel_app.instance().kernel.do_execute("1+1", False))
-    return [name for name, module in sys.modules.items() if _is_shared(name, module)]
-
-
-def _is_shared(name: str, module: Any) -> bool:
-    return not name.startswith("prims_kernel") and getattr(module, "__spec__", None) is not None
+    return [name for name, module in sys.modules.items() if getattr(module, "__spec__", None) is not None]
 
 
 # --------------------------------------------------------------------------------------------- forking
@@ -258,7 +253,7 @@ def _check() -> None:
 # ------------------------------------------------------------------------------------------ the kernel
 
 
-def _kernel(request: dict[str, Any], kernel_files: str) -> NoReturn:
+def _kernel(request: dict[str, Any], run: Callable[[list[str]], None]) -> NoReturn:
     """Become what a started kernel is, as far as the code can tell, and run it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(request["cwd"])
@@ -273,21 +268,10 @@ def _kernel(request: dict[str, Any], kernel_files: str) -> NoReturn:
         site.addsitedir(folder)
     code: Any = 0
     try:
-        with _on_path(kernel_files):
-            from prims_kernel.app import main as run
         run(request["argv"][3:])
     except SystemExit as asked:
         code = asked.code
     sys.exit(code)
-
-
-@contextmanager
-def _on_path(folder: str) -> Iterator[None]:
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _forget_the_parent() -> None:
