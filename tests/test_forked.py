@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 from mcp.client import Client
 
 from prims import config
+from prims.engine.parents import Parents
 from prims.errors import ConfigError, KernelStartError
 from prims.isolation import bubblewrap, wrapper
-from prims.kernel.folders import make_box
+from prims.kernel.folders import make_box, make_session_folder
 from prims.kernel.forkserver import ForkServer
 from tests import kit, probes, users
 from tests.engines import IS_FORKED, Session, engine_of_one_session
@@ -256,6 +258,30 @@ with open("seen.json", "w") as file: file.write(seen)
     assert {key: value for key, value in forked.items() if value != started[key]} == {}
 
 
+async def test_the_processes_of_one_run_do_not_count_for_another(served: Served) -> None:
+    if os.stat(f"/proc/{served.pid}").st_uid == 0:
+        pytest.skip("under a root server the runs of a session have one uid, by which they are counted together")
+    fill = """
+import os, signal, time
+pids = []
+while len(pids) < 180:
+    if (pid := os.fork()) == 0: signal.pause(); os._exit(0)
+    pids.append(pid)
+"""
+    wait = """
+open("full", "w").close()
+until = time.monotonic() + 60
+while not os.path.exists("enough") and time.monotonic() < until: time.sleep(0.02)
+"""
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, served.client, fill + wait)
+        try:
+            await until((served.files / "full").exists, 30, "one run has its processes")
+            assert await run(served.client, f"{fill}print(len(pids), {IS_FORKED})") == "180 True\n"
+        finally:
+            (served.files / "enough").touch()
+
+
 # --------------------------------------------------------------------------------------------- fresh
 
 
@@ -412,6 +438,79 @@ async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
 
 async def _check_started(session: Session) -> None:
     assert (await session.run(f"print({IS_FORKED})")).stdout.head == "False\n"
+
+
+async def test_folders_that_were_made_anew_are_not_those_of_the_parent() -> None:
+    async with engine_of_one_session() as session:
+        await session.until_forked()
+        files = session.folder / "files"
+        files.rename(session.folder / "before")
+        make_session_folder(session.folder / "again", "/mounts", session.uid)
+        (session.folder / "again" / "files").rename(files)
+        (files / "new").touch()
+        code = f"import os; print(sorted(os.listdir()), {IS_FORKED})"
+        assert (await session.run(code)).stdout.head == "['mounts', 'new', 'output'] False\n"
+
+
+class Pretended:
+    """Stands for a parent that runs, or has kernels that do."""
+
+    alive = True
+    busy = False
+
+
+async def test_parents_are_bounded_and_one_with_kernels_stays() -> None:
+    made: dict[object, Pretended] = {}
+    ended: list[object] = []
+
+    @asynccontextmanager
+    async def make(key: object) -> AsyncIterator[Any]:
+        made[key] = Pretended()
+        try:
+            yield made[key]
+        finally:
+            ended.append(key)
+
+    async with anyio.create_task_group() as group:
+        parents = Parents(group, make, 2)
+        for key in "ab":
+            parents.prepare(key)
+            await anyio.wait_all_tasks_blocked()
+        assert parents.get("a") is made["a"]  # used after b, which gives way
+        parents.prepare("c")
+        await anyio.wait_all_tasks_blocked()
+        assert (ended, parents.get("b"), parents.get("c")) == (["b"], None, made["c"])
+        made["a"].busy = made["c"].busy = True
+        parents.prepare("d")
+        await anyio.wait_all_tasks_blocked()
+        assert (ended, parents.get("d")) == (["b"], None)
+        made["a"].alive = made["a"].busy = False
+        assert parents.get("a") is None
+        parents.prepare("a")  # dead: another one
+        await anyio.wait_all_tasks_blocked()
+        assert parents.get("a") is not None
+        await parents.close()
+        assert sorted(map(str, ended)) == ["a", "a", "b", "c"]
+        parents.prepare("e")
+        await anyio.wait_all_tasks_blocked()
+        assert "e" not in made
+
+
+async def test_parents_that_do_not_come_up_are_given_up() -> None:
+    tried_to: list[object] = []
+
+    @asynccontextmanager
+    async def make(key: object) -> AsyncIterator[Any]:
+        tried_to.append(key)
+        raise KernelStartError("no")
+        yield
+
+    async with anyio.create_task_group() as group:
+        parents = Parents(group, make, 2)
+        for _ in range(5):
+            parents.prepare("a")
+            await anyio.wait_all_tasks_blocked()
+    assert tried_to == ["a"] * 3
 
 
 async def test_a_session_that_closes_takes_its_parent_along() -> None:

@@ -22,7 +22,7 @@ from prims.isolation import probe
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
-from prims.kernel.folders import make_box, make_session_folder, view
+from prims.kernel.folders import fits, make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
@@ -100,7 +100,7 @@ class LocalEngine:
         group = await self._stack.enter_async_context(anyio.create_task_group())
         self._spares: Spares[_Sandbox] = Spares(group, self._make_spare, self._settings.spare_kernels)
         forks = self._settings.fork_kernels != "off"
-        self._parents = Parents(group, self._make_parent, max(1, self._settings.spare_kernels) if forks else 0)
+        self._parents = Parents(group, self._make_parent, self._settings.concurrent_runs if forks else 0)
         self._stack.callback(group.cancel_scope.cancel)
         self._stack.push_async_callback(self._parents.close)
         self._stack.push_async_callback(self._spares.close)
@@ -279,6 +279,8 @@ class LocalEngine:
         assert isinstance(walls, ForkingWalls)
         layers = (await self._environments.base()).layers
         async with self._folder(self._state) as folder:
+            if not fits(folder / "k99999999"):
+                raise KernelStartError(f"{folder} is too long for folders below it; set a shorter PRIMS_STATE_DIR")
             box = make_box(folder, key.folder, layers, self._settings.limits(), key.uid)
             app_data = self._environments.app_data
             await anyio.to_thread.run_sync(

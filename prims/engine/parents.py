@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 # One that has forked nothing for this long is given up, as a spare is.
 IDLE_SECONDS = 600.0
+_FAILURES = 3  # after which no other is tried: what stands in the way stays there
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +46,7 @@ class Parents:
         self._group = group
         self._make = make
         self._most = most
+        self._failures = 0
         self._entries: dict[Hashable, _Entry] = {}
 
     def prepare(self, key: Hashable) -> None:
@@ -54,6 +56,8 @@ class Parents:
             return
         if entry is not None:
             self._forget(key, entry)
+        if self._failures >= _FAILURES:
+            return
         if len(self._entries) >= self._most:
             idle = [(e.used, k) for k, e in self._entries.items() if e.idle]
             if not idle:
@@ -81,18 +85,20 @@ class Parents:
     async def close(self) -> None:
         """End all of them; no other will be started."""
         self._most = 0
-        for key in list(self._entries):
-            await self.drop(key)
+        async with anyio.create_task_group() as group:
+            for key in list(self._entries):
+                group.start_soon(self.drop, key)
 
     async def _keep(self, key: Hashable, entry: _Entry) -> None:
         try:
             with entry.scope:
                 async with self._make(key) as entry.parent:
+                    self._failures = 0
                     while entry.parent.busy or anyio.current_time() < entry.used + IDLE_SECONDS:  # noqa: ASYNC110
                         await anyio.sleep(IDLE_SECONDS / 10)
-        except PrimsError as problem:
+        except (PrimsError, OSError) as problem:
             _log.warning("kernels are started and not forked: %s", problem)
-            self._most = 0  # what stands in the way stays there
+            self._failures += 1
         finally:
             self._forget(key, entry)
             entry.gone.set()

@@ -105,6 +105,7 @@ class ForkServer:
         self._walls = walls
         self._process = process
         self._channel = channel
+        self._shared = _shared(box)
         self._running: list[ForkedProcess] = []
 
     @property
@@ -146,6 +147,8 @@ class ForkServer:
         Raises:
             KernelStartError: that did not work, for whatever reason.
         """
+        if _shared(box) != self._shared:
+            raise KernelStartError("No kernel could be forked: the parent was started with other folders")
         request = json.dumps(self._walls.fork_request(box, self.runs, argv, env)).encode()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         said, handles = b"", list[int]()
@@ -214,6 +217,15 @@ async def start_parent(walls: ForkingWalls, box: Box, env: Mapping[str, str]) ->
             with anyio.CancelScope(shield=True):
                 walls.kill(process)
                 await _ended(process)
+
+
+def _shared(box: Box) -> list[tuple[int, int]] | None:
+    """What a sandbox has of its parent's view, by identity: a folder that was made anew is another one."""
+    folders = (box.workspace, box.mounts, box.kernel, *([box.store] if box.store else []))
+    try:
+        return [(status.st_dev, status.st_ino) for status in map(os.stat, folders)]
+    except OSError:
+        return None
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
