@@ -266,7 +266,7 @@ class LocalEngine:
     async def _sandbox_in(
         self, walls: Walls | ForkServer, below: Path, key: _Key, environment: Environment, limits: Limits
     ) -> AsyncIterator[_Sandbox]:
-        async with self._folder(below) as folder:
+        async with self._folder(below, key.uid) as folder:
             box = make_box(folder, key.folder, environment.layers, limits, key.uid)
             await anyio.to_thread.run_sync(self._make_venv, box, walls.places(box).layers, environment)
             async with start_kernel(walls, box, folder) as kernel:
@@ -278,7 +278,7 @@ class LocalEngine:
         walls = await self.walls()
         assert isinstance(walls, ForkingWalls)
         layers = (await self._environments.base()).layers
-        async with self._folder(self._state) as folder:
+        async with self._folder(self._state, key.uid) as folder:
             if not fits(folder / "k99999999"):
                 raise KernelStartError(f"{folder} is too long for folders below it; set a shorter PRIMS_STATE_DIR")
             box = make_box(folder, key.folder, layers, self._settings.limits(), key.uid)
@@ -290,10 +290,10 @@ class LocalEngine:
                 yield parent
 
     @asynccontextmanager
-    async def _folder(self, below: Path) -> AsyncIterator[Path]:
-        """A new private folder with a short name, removed whatever is in it then."""
+    async def _folder(self, below: Path, uid: int | None) -> AsyncIterator[Path]:
+        """A new private folder with a short name, removed whatever is in it then. A session's own uid may pass it."""
         folder = below / f"k{next(self._names)}"
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700 if uid is None else 0o711)
         try:
             yield folder
         finally:

@@ -41,8 +41,9 @@ WRAPPER_INSIDE = "/run/wrapper.py"
 
 _HOME = "/home/sandbox"
 # Where a parent sees the folders of its sandboxes, which do not see it.
-_RUNS, _RUNS_READ_ONLY = "/runs/own", "/runs/read-only"
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+_ALL_RUNS = "/runs"
+_RUNS, _RUNS_READ_ONLY = f"{_ALL_RUNS}/own", f"{_ALL_RUNS}/read-only"
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 1, 2, 4, 8, 4096
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up in /etc and /sys and what holds no secret: the loader's cache, certificates (not
 # keys), time zone, fonts, tables of names, and the number of CPUs.
@@ -123,11 +124,10 @@ class Bubblewrap:
             "argv": list(argv),
             "env": dict(env),
             "cwd": self.places(box).workspace,
-            "view": _view(self.places(box), box, runs, proc_is_roots=self.drops_uid),
-            "hidden": [_RUNS, _RUNS_READ_ONLY],
-            # Without a user namespace nobody is mapped: the wrapper drops the uid.
-            "user": None if self.drops_uid else [INNER_UID, 0],
-            "confine": self._confined(box),
+            "view": _view(self.places(box), box, runs, locked=self.drops_uid),
+            "hidden": [] if self.drops_uid else [_RUNS, _RUNS_READ_ONLY],
+            "user": [INNER_UID if box.uid is None else box.uid, 0],
+            "confine": {name: value for name, value in self._confined(box).items() if name != "uid"},
         }
 
     def _check_uid(self, box: Box) -> None:
@@ -251,9 +251,10 @@ class Bubblewrap:
 
     def _parents_rights(self) -> list[str]:
         """What a parent keeps of the rights over its own namespaces, and nothing more."""
-        kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]  # namespaces and mounts; loopback; the bounding set
         if self.drops_uid:
-            return ["--cap-drop", "ALL", *_each("--cap-add", [*kept, "CAP_SETUID", "CAP_SETGID"])]
+            # Enough to become the session's uid, which then makes a user namespace like any other user.
+            return ["--cap-drop", "ALL", *_each("--cap-add", ["CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID"])]
+        kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]  # namespaces and mounts; loopback; the bounding set
         # As uid 0 of a namespace that maps nobody else: /dev/pts can only be mounted where there is one. To map that
         # uid in a namespace below takes CAP_SETFCAP.
         return ["--unshare-user", "--uid", "0", "--gid", "0", *_each("--cap-add", [*kept, "CAP_SETFCAP"])]
@@ -264,7 +265,7 @@ def _each(option: str, values: Iterable[str]) -> Iterator[str]:
         yield from (option, value)
 
 
-def _view(places: Places, box: Box, runs: Path, *, proc_is_roots: bool) -> list[list[Any]]:
+def _view(places: Places, box: Box, runs: Path, *, locked: bool) -> list[list[Any]]:
     """The mounts that make one sandbox's view of its parent's, as arguments of mount(2), in order.
 
     The run's own folders take the place of the parent's, and whatever code can write or that tells of others is
@@ -280,10 +281,8 @@ def _view(places: Places, box: Box, runs: Path, *, proc_is_roots: bool) -> list[
         ["devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"],
         ["proc", "/proc", "proc", plain | _MS_NOEXEC, ""],
     ]
-    if proc_is_roots:
-        for path in filter(os.path.exists, ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")):
-            view.append([path, path, "", _MS_BIND | _MS_REC, ""])
-            view.append(["none", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | plain | _MS_NOEXEC, ""])
+    if locked:  # mounted by root, so not to be unmounted by anybody else
+        view.append(["tmpfs", _ALL_RUNS, "tmpfs", plain | _MS_RDONLY, "mode=755,size=4k"])
     return view
 
 

@@ -191,6 +191,7 @@ async def start_parent(walls: ForkingWalls, box: Box, env: Mapping[str, str]) ->
             "kernel": places.kernel,
             "packages": places.layers[-1],
             "wrapper": "/run/wrapper.py",
+            "uid": box.uid,
         }
         argv = [f"{places.venv}/bin/python", "-I", f"{places.kernel}/prims_kernel/parent.py", json.dumps(told)]
         try:

@@ -46,6 +46,8 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
     """Serve requests until the server closes the channel. Returns only in a kernel's process: what that is to do."""
     control = socket.socket(fileno=told["control"])
     wrapper = _load(told["wrapper"])
+    if told["uid"] is not None:
+        _leave_root(told["uid"], wrapper)
     sys.path.append(told["packages"])
     sys.path.insert(0, told["kernel"])
     _preload()
@@ -89,6 +91,24 @@ def _call(name: str, *arguments: Any) -> None:
     if getattr(_libc, name)(*arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
+
+
+def _leave_root(uid: int, wrapper: Any) -> None:
+    """Become an ordinary user's parent before a line of any package has run. Returns in a process of its own.
+
+    What bubblewrap has covered in /proc as root would forbid others to mount one: so there is a plain one first.
+    """
+    _call("mount", b"proc", b"/proc", b"proc", 2 | 4 | 8, None)
+    wrapper.drop_to(uid)
+    wrapper.prctl(_PR_SET_DUMPABLE, 1)  # else its own /proc/self would not be its own
+    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWPID)
+    _map(0, uid)
+    child = os.fork()
+    if child:
+        os.closerange(3, _DESCRIPTORS)
+        os.waitpid(child, 0)
+        os._exit(1)
+    wrapper.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # ------------------------------------------------------------------------------------------ preloading
@@ -172,8 +192,7 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
     _call("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS | _CLONE_NEWNET)
     _loopback_up()
     _make_view(request["view"], request["hidden"])
-    if request["user"] is not None:
-        _new_user_namespace(*request["user"])
+    _new_user_namespace(*request["user"])
     for capability in range(64):
         try:
             wrapper.prctl(_PR_CAPBSET_DROP, capability)
@@ -229,13 +248,16 @@ def _new_user_namespace(inside: int, outside: int) -> None:
     Limits of processes are counted in it, so each run has its own; and there is no other below it.
     """
     _call("unshare", _CLONE_NEWUSER)
-    for name, text in (
-        ("self/uid_map", f"{inside} {outside} 1"),
-        ("self/setgroups", "deny"),
-        ("self/gid_map", f"{inside} {outside} 1"),
-        ("sys/user/max_user_namespaces", "0"),
-    ):
-        with open(f"/proc/{name}", "w") as file:
+    _map(inside, outside)
+    with open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
+
+
+def _map(inside: int, outside: int) -> None:
+    """One uid, with the gid of the same number, is all that this user namespace knows."""
+    only = f"{inside} {outside} 1"
+    for name, text in (("uid_map", only), ("setgroups", "deny"), ("gid_map", only)):
+        with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
 
