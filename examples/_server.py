@@ -45,8 +45,8 @@ def http_client() -> httpx2.AsyncClient:
 
 
 @asynccontextmanager
-async def connect() -> AsyncIterator[Client]:
-    """An MCP client of that server."""
-    with server_url() as url:
+async def connect(*arguments: str) -> AsyncIterator[Client]:
+    """An MCP client of that server; `arguments` are for a new one."""
+    with server_url(*arguments) as url:
         async with http_client() as http, Client(streamable_http_client(url, http_client=http)) as client:
             yield client

@@ -14,6 +14,7 @@ table = pd.DataFrame({"day": range(1, 31), "visits": [day * 7 % 31 for day in ra
 table.to_csv("output/visits.csv", index=False)
 table.plot(x="day")
 plt.savefig("output/visits.png")
+plt.close()
 """
 
 

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import anyio
-from _server import http_client, server_url
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
+from _server import connect
 
 CODE = 'open("output/table.csv", "w").write("a,b\\n1,2\\n")'
 
@@ -27,27 +25,33 @@ class Store(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Quiet."""
+
 
 @contextmanager
 def store() -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Store)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 async def main() -> None:
-    # Private addresses are refused unless the operator names them.
-    with store() as place, server_url("--allow-host", place) as url:
-        target = sys.argv[2] if len(sys.argv) > 2 else f"http://{place}/bucket/table.csv"
-        async with http_client() as http, Client(streamable_http_client(url, http_client=http)) as client:
+    with store() as place:
+        url = sys.argv[2] if len(sys.argv) > 2 else f"http://{place}/bucket/table.csv"
+        # Private addresses are refused unless the operator names them.
+        async with connect("--allow-host", place) as client:
             run = await client.call_tool("run_code", {"code": CODE})
             result = await client.call_tool("persist_artifact", {
-                "relative_path": "output/table.csv", "presigned_url": target,
-                "headers": {"Content-Type": "text/csv"}, "session_id": run.structured_content["session_id"],
+                "relative_path": "output/table.csv", "presigned_url": url,
+                "headers": {"Content-Type": "text/csv"},
+                "session_id": run.structured_content["session_id"],
             })  # fmt: skip
             print(result.content[0].text)
 

@@ -147,6 +147,8 @@ def load(
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
     if settings.fork_kernels not in FORK_CHOICES:
         raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
+    if settings.port > 65535:
+        raise ConfigError(f"port must be at most 65535, not {settings.port}")
     if settings.transport not in TRANSPORTS:
         raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, not {settings.transport!r}")
     if settings.max_run_seconds is not None and settings.run_seconds > settings.max_run_seconds:
@@ -171,7 +173,7 @@ def _as_toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
         return "[" + ", ".join(json.dumps(item) for item in value) + "]"
     return json.dumps(str(value), ensure_ascii=False)
@@ -181,7 +183,7 @@ def _toml(path: str) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
             return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise ConfigError(f"the settings in {path} cannot be read: {problem}") from problem
 
 
@@ -189,7 +191,11 @@ def _as_text(value: Any) -> str:
     """A value of a TOML file in the spelling of flags."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        if any("," in str(item) for item in value):
+            raise ConfigError(f"a list in a settings file holds an item with a comma: {value!r}")
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def tool_environment() -> dict[str, str]:

@@ -15,7 +15,7 @@ _NETWORK = re.compile(
 
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
-_OPTIONAL = re.compile(r"(?:Missing optional dependency '|[Uu]se pip or conda to install the )([\w.-]+)")
+_OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the )([\w.-]+)")
 
 
 def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[str]:

@@ -22,7 +22,7 @@ from prims import policy
 from prims.config import Settings
 from prims.engine.local import LocalEngine
 from prims.errors import Refused
-from prims.isolation.probe import protect_server
+from prims.isolation.self_protection import protect_server
 from prims.kernel.text import shorten
 from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent
 from prims.server.render import render

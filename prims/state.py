@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prims.errors import ConfigError
-from prims.trees import remove_tree
+from prims.trees import remove_large_tree
 
 _LOCK = "lock"
 _NEW = "new-"
@@ -42,7 +42,7 @@ def state_folder(base: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_tree(folder)
+        remove_large_tree(folder)
         os.close(lock)
 
 
@@ -52,7 +52,7 @@ def sweep(base: Path) -> int:
     with contextlib.suppress(OSError):
         for folder in base.iterdir():
             if _dead(folder):
-                remove_tree(folder)
+                remove_large_tree(folder)
                 count += 1
     return count
 

@@ -3,4 +3,5 @@
 set -eu
 cd "$(dirname "$0")/.."
 sh scripts/setup.sh test
-exec .venv/bin/python -m pytest "$@"
+# Most tests wait for processes of their own: a few workers more than two cores could keep busy.
+exec .venv/bin/python -m pytest -n "${TEST_WORKERS:-3}" --dist loadfile "$@"

@@ -188,6 +188,6 @@ async def until(met: Callable[[], bool], seconds: float) -> float:
     """Wait until `met()`; gives how long it took and fails when it takes longer than `seconds`."""
     begun = time.monotonic()
     with anyio.fail_after(seconds):
-        while not met():  # noqa: ASYNC110 - what is waited for has no event
+        while not met():
             await anyio.sleep(0.02)
     return time.monotonic() - begun

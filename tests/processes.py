@@ -44,7 +44,7 @@ async def until(met: Callable[[], bool], seconds: float, what: str) -> float:
     """Look until `met`, at most `seconds`; gives how long it took. Fails with `what` otherwise."""
     began = time.monotonic()
     with anyio.move_on_after(seconds):
-        while not met():  # noqa: ASYNC110  (what happens in other processes sets no event)
+        while not met():
             await anyio.sleep(0.02)
         return time.monotonic() - began
     raise AssertionError(f"not within {seconds:g} s: {what}")

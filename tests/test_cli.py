@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,33 @@ def test_isolation_none_runs_without_bubblewrap_and_says_so(state: Path) -> None
     done = prims(state, "run", "-", "--isolation", "none", code="print('ran')", PATH=str(state))
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
     assert "isolation none" in done.stderr
+
+
+def test_show_config_prints_what_is_in_force_and_starts_nothing(state: Path) -> None:
+    file = state / "prims.toml"
+    file.write_text('transport = "http"\nport = 1\nrun_seconds = 5\nprocesses = 64\nallow_dir = ["/data"]\n')
+    folder = state / "sessions"
+    done = prims(
+        state, "serve", "--show-config", "--config", file, "--run-seconds", "7",
+        PRIMS_PROCESSES="128", PRIMS_TOKEN="a-secret-of-the-operator", PRIMS_STATE_DIR=str(folder),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    told = tomllib.loads(done.stdout)
+    assert (told["run_seconds"], told["processes"], told["transport"], told["allow_dir"]) == (7, 128, "http", ["/data"])
+    assert (told["port"], told["memory_bytes"]) == (1, 2 << 30)
+    assert "a-secret-of-the-operator" not in done.stdout
+    assert not folder.exists()
+
+
+def test_a_wrong_settings_file_is_an_error_that_names_it(state: Path) -> None:
+    file = state / "prims.toml"
+    file.write_text("memory = '1G'\n")
+    for named in ({"PRIMS_CONFIG": str(file)}, {}):
+        arguments = [] if named else ["--config", file]
+        done = prims(state, "serve", "--show-config", *arguments, **named)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"memory in {file} is not a setting" in done.stderr
+        assert "memory_bytes" in done.stderr
+    done = prims(state, "run", "-", "--config", state / "absent.toml", code="print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "absent.toml" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,70 @@ def test_the_settings_in_force_are_shown_as_a_file_that_gives_the_same_without_s
     file = tmp_path / "prims.toml"
     file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("token =")))
     assert config.load({"token": "very-secret"}, {}, file=str(file)) == settings
+
+
+def test_the_default_settings_are_shown_as_a_file_with_each_setting_once(tmp_path: Path) -> None:
+    text = config.shown(load())
+    told = tomllib.loads(text)
+    assert list(told) == [setting.name for setting in fields(Settings)]
+    file = tmp_path / "prims.toml"
+    file.write_text(text, "utf-8")
+    assert config.load(environ={}, file=str(file)) == load()
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("run_seconds = 2.5", "run_seconds", 2.5),
+        ("processes = 64", "processes", 64),
+        ('workspace_bytes = "2G"', "workspace_bytes", 2 << 30),
+        ('max_run_seconds = "none"', "max_run_seconds", None),
+        ("insecure_no_auth = true", "insecure_no_auth", True),
+        ("insecure_no_auth = false", "insecure_no_auth", False),
+        ('default_packages = ["six", "attrs>=23"]', "default_packages", ("six", "attrs>=23")),
+        ('default_packages = "six, attrs"', "default_packages", ("six", "attrs")),
+        ("default_packages = []", "default_packages", ()),
+        ('cors_origins = ["https://a.example", "https://b.example:8443"]', "cors_origins",
+         ("https://a.example", "https://b.example:8443")),
+        ('http_hosts = ["prims.example"]', "http_hosts", ("prims.example",)),
+        ('cache_dir = "~/cache"', "cache_dir", Path("~/cache").expanduser()),
+    ],
+)  # fmt: skip
+def test_a_file_holds_values_of_each_kind(tmp_path: Path, line: str, name: str, value: Any) -> None:
+    file = tmp_path / "prims.toml"
+    file.write_text(f"# for this machine\n{line}\n")
+    assert getattr(config.load(environ={}, file=str(file)), name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[http]\nport = 1", "http in"),
+        ("run_seconds = true", "run_seconds in"),
+        ("processes = -5", "processes in"),
+        ("code_bytes = 'none'", "code_bytes in"),
+        ("run_seconds = 2024-01-01", "run_seconds in"),
+        ("insecure_no_auth = 'maybe'", "insecure_no_auth in"),
+        ("transport = 'smoke'", "stdio, http"),
+        ("run_seconds = 5\nrun_seconds = 6", "cannot be read"),
+    ],
+)
+def test_what_a_file_cannot_say_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "prims.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        config.load(environ={}, file=str(file))
+    assert words in str(told.value)
+
+
+def test_a_file_that_is_named_goes_before_the_one_of_the_environment(tmp_path: Path) -> None:
+    named, other = tmp_path / "named.toml", tmp_path / "other.toml"
+    named.write_text("run_seconds = 5")
+    other.write_text("run_seconds = 6\nprocesses = 64")
+    settings = config.load({}, {"PRIMS_CONFIG": str(other)}, file=str(named))
+    assert (settings.run_seconds, settings.processes) == (5.0, 256)
+
+
+def test_a_secret_is_shown_as_set_and_never_itself() -> None:
+    assert tomllib.loads(config.shown(load(PRIMS_TOKEN="very-secret")))["token"] == "(set)"
+    assert tomllib.loads(config.shown(load()))["token"] == ""

@@ -68,6 +68,7 @@ def test_the_readme_shows_configurations_and_python() -> None:
     assert len(blocks("json")) >= 3
     assert len(blocks("python")) >= 2
     assert len(blocks("sh")) >= 3
+    assert len(blocks("toml")) >= 1
 
 
 @pytest.mark.slow
@@ -139,6 +140,20 @@ def test_settings_that_the_prose_shows_for_a_file_are_read(tmp_path: Path) -> No
     file = tmp_path / "prims.toml"
     file.write_text("\n".join(lines))
     assert config.load(environ={}, file=str(file)).run_seconds == 60
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_each_settings_file_shown_is_one_that_is_read(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "prims.toml"
+    file.write_text(text)
+    assert config.load(environ={}, file=str(file)) != config.load(environ={})
+
+
+def test_the_table_of_examples_has_each_of_them() -> None:
+    scripts = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert {name for row in table("script") for name in code(row[0])} == scripts - {
+        "examples/_server.py", "examples/sales_report.py"
+    }  # fmt: skip
 
 
 def test_the_table_of_arguments_is_the_input_schema() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -330,3 +331,17 @@ async def test_more_sessions_than_allowed_are_refused_in_words(state: Path) -> N
             refused = await kit.run_code(client, "1")
             assert refused.is_error
             assert "2 sessions" in kit.text_of(refused)
+
+
+@pytest.mark.parametrize("port", ["70000", "taken"])
+def test_an_address_that_cannot_be_listened_on_is_an_error_in_words(state: Path, port: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = str(taken.getsockname()[1]) if port == "taken" else port
+        done = subprocess.run(
+            [sys.executable, "-m", "prims", "serve", "--transport", "http", "--port", number],
+            env=kit.server_environment(state), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    assert done.returncode != 0
+    assert f"cannot listen on 127.0.0.1:{number}: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -103,6 +103,7 @@ def test_the_sdist_has_what_building_and_testing_need(built: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "kernelspecs/prims/kernel.json"} <= names
     assert {"prims/cli.py", "tests/kit.py", "examples/sales.csv", "scripts/test.sh", "requirements/test.txt"} <= names
+    assert {"Dockerfile", ".dockerignore", "docs/containers.md", "examples/_server.py"} <= names
 
 
 @pytest.mark.slow

@@ -420,6 +420,6 @@ async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie:
     with anyio.fail_after(30):
         result = await kit.run_code(forging, code, timeout_seconds=6)
     assert result.structured_content is not None, kit.text_of(result)
-    assert stdout(result).startswith("before\n")
+    assert "before\n" in stdout(result)  # wherever what was forged stands
     kit.text_of(result).encode()
     assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from prims.kernel.looking import Look
 from prims.model import Emit, RunResult, SandboxSpec
 from prims.stopping import Stop
+
+if TYPE_CHECKING:
+    from prims.kernel.looking import Look
 
 
 class Engine(Protocol):

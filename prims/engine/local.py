@@ -370,7 +370,8 @@ def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[
             "out_of_memory": f"out of memory: stopped at its limit of {_size(limits.memory_bytes)}",
             "output": f"stopped because it wrote more than {_size(limits.output_bytes)} of output",
             "disk": "stopped because the session's workspace holds more bytes than it may (workspace_bytes)",
-            "files": "stopped because the session's workspace holds more files, or deeper folders, than it may (workspace_files)",
+            "files": "stopped because the session's workspace holds more files, or deeper folders, than it may "
+            "(workspace_files)",
         }
         names = {
             "timeout": "TimeoutError", "cancelled": "Cancelled", "shutdown": "Shutdown",

@@ -22,11 +22,9 @@ from prims.config import inside_docker
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap
 from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
-from prims.isolation.wrapper import prctl
 from prims.model import Limits
 
 _SECONDS = 10.0
-_PR_SET_DUMPABLE = 4
 _UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
 _LAST_RESORT = "or choose `--isolation none`, which runs code with all rights of the server's user"
 
@@ -39,12 +37,6 @@ class Check:
     ok: bool
     detail: str
     advice: str = ""
-
-
-def protect_server() -> None:
-    """Close the server's memory and /proc/PID/environ to other processes of its user. Call it at start."""
-    if sys.platform == "linux":
-        prctl(_PR_SET_DUMPABLE, 0)
 
 
 async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> Walls:
@@ -94,10 +86,12 @@ def _bubblewrap(path: str | None) -> Walls:
     return found
 
 
-def advice_for(stderr: str, *, container: bool) -> str:
-    """What to do when bwrap failed with `stderr`; `container` is whether we seem to run in one."""
+def advice_for(stderr: str, *, container: bool, root: bool) -> str:
+    """What to do when bwrap failed with `stderr`: in a container, as it seems, or not; as root or not."""
     said = stderr.lower()
     refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
+    if "rtm_newaddr" in said and root:
+        return "The server is root but may not set up a network of its own: give its container `--cap-add NET_ADMIN`"
     if "setting up uid map" in said or "rtm_newaddr" in said or "apparmor" in said:
         return (
             "AppArmor restricts user namespaces here. Allow them to bwrap: `apt-get install "
@@ -248,7 +242,7 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
     if process.returncode == 0:
         return stdout
     text = stderr.decode(errors="replace").strip() or f"exit status {process.returncode}"
-    return Check(name, False, text[-500:], advice_for(text, container=inside_docker()))
+    return Check(name, False, text[-500:], advice_for(text, container=inside_docker(), root=os.geteuid() == 0))
 
 
 def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

@@ -37,11 +37,11 @@ class Box:
     mounts: Path  # read-only inside
     venv: Path  # read-only inside
     layers: tuple[Path, ...]  # read-only inside, named by their last component, which must differ
-    store: Path | None  # the folder of all layers, shown whole so that others can be used later; else only `layers` are
     kernel: Path  # our own files for the kernel, read-only inside
     run: Path  # sockets and connection files, writable inside
     limits: Limits
     uid: int | None = None
+    store: Path | None = None  # the folder of all layers, shown whole so that more can be used later
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,6 @@ def input_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
         "type": "object",
         "properties": {p.name: {**_SCHEMAS[p.kind], "description": p.description} for p in parameters},
         "required": [p.name for p in parameters if p.required],
-        "additionalProperties": False,
     }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import re
 from pathlib import Path
 from typing import Any, Protocol
 
+import anyio
 import anyio.to_thread
 
 from prims.config import Settings
@@ -14,6 +17,13 @@ from prims.errors import ConfigError
 
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _SHORTEST_TOKEN = 16
+# How long keys of an issuer are taken after it has taken them back.
+_KEYS_SECONDS = 300.0
+_FETCH_SECONDS = 10.0
+# An issuer that does not answer must not take all threads of the server.
+_CHECKS_AT_ONCE = 4
+
+_log = logging.getLogger(__name__)
 
 
 class Verifier(Protocol):
@@ -37,15 +47,20 @@ class SharedToken:
 class JwtIssuer:
     """JWTs of one issuer for one audience, checked with the keys that it publishes; the principal is `sub`."""
 
-    def __init__(self, issuer: str, audience: str, jwks_url: str) -> None:
+    def __init__(self, issuer: str, audience: str, jwks_url: str, *, keys_seconds: float = _KEYS_SECONDS) -> None:
         import jwt
 
         self._issuer = issuer
         self._audience = audience
-        self._keys = jwt.PyJWKClient(jwks_url, cache_keys=True, timeout=10)
+        self._turns = anyio.CapacityLimiter(_CHECKS_AT_ONCE)
+        try:
+            # Single keys are not cached: that cache has no end, and a key that was taken back would stay good.
+            self._keys = jwt.PyJWKClient(jwks_url, cache_keys=False, lifespan=keys_seconds, timeout=_FETCH_SECONDS)
+        except jwt.PyJWTError as problem:
+            raise ConfigError(f"jwt_jwks_url cannot be used: {problem}") from problem
 
     async def principal(self, token: str) -> str | None:
-        return await anyio.to_thread.run_sync(self._check, token)
+        return await anyio.to_thread.run_sync(self._check, token, limiter=self._turns)
 
     def _check(self, token: str) -> str | None:
         import jwt
@@ -60,16 +75,21 @@ class JwtIssuer:
                 issuer=self._issuer,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except jwt.PyJWTError:
+        except jwt.PyJWKClientConnectionError as problem:
+            _log.warning("the keys of the JWTs' issuer cannot be had: %s", problem)
             return None
-        return f"{claims['iss']}|{claims['sub']}"
+        # The library lets these through: what is not JSON, nested too deeply, or cut off on its way.
+        except (jwt.PyJWTError, ValueError, RecursionError, OSError) as problem:
+            _log.info("a JWT is refused: %s", problem)
+            return None
+        return f"{claims['iss']}|{claims['sub']}" if claims["sub"] else None
 
 
 def make_verifier(settings: Settings) -> Verifier | None:
     """What the settings ask for; None when they ask for nothing.
 
     Raises:
-        ConfigError: the token is too short or cannot be read, or half of the JWT settings are missing.
+        ConfigError: the token is too short, cannot be read or cannot be sent, or JWT settings are missing or wrong.
     """
     jwt_settings = (settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks_url)
     if any(jwt_settings):
@@ -90,4 +110,6 @@ def make_verifier(settings: Settings) -> Verifier | None:
         return None
     if len(secret) < _SHORTEST_TOKEN:
         raise ConfigError(f"the token must have at least {_SHORTEST_TOKEN} characters")
+    if not re.fullmatch(r"[!-~]+", secret):
+        raise ConfigError("the token must be one line of ASCII characters without blanks, as headers can carry it")
     return SharedToken(secret)

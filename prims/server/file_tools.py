@@ -15,7 +15,6 @@ import anyio.to_thread
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, ToolAnnotations
 
 from prims.errors import Refused
-from prims.kernel.looking import Look, Sheet
 from prims.kernel.text import plain
 from prims.server.arguments import Parameter
 from prims.server.render import count_bytes, file_uri
@@ -23,6 +22,7 @@ from prims.session.table import Mounted, locate, open_file
 from prims.session.workspace import checked_parts, list_folder
 
 if TYPE_CHECKING:
+    from prims.kernel.looking import Look, Sheet
     from prims.server.tools import Call
 
 _TEXT = {"type": "string"}

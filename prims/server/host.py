@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -126,6 +127,8 @@ class Host:
     async def _live(self) -> None:
         with anyio.move_on_after(_FIRST_REPLY_SECONDS):
             await self._answered.wait()
+        gc.freeze()
+        gc.enable()
         try:
             # The imports are most of a second, and would hold up the first reply.
             local = await anyio.to_thread.run_sync(importlib.import_module, "prims.engine.local")
@@ -141,8 +144,12 @@ class Host:
                     self._table = None
         except PrimsError as problem:
             self._problem = problem
-            self._up.set()
+        except Exception:
+            # Each call is told, where one that waits for ever would tell nothing.
+            _log.exception("the server could not be brought up")
+            self._problem = PrimsError("PRIMS could not be brought up on this machine; its log says how.")
         finally:
+            self._up.set()
             self._down.set()
 
     async def _until_closed(self, prepare: Callable[[], Awaitable[None]]) -> None:

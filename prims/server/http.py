@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
@@ -30,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prims.config import Settings
 from prims.errors import ConfigError, PrimsError, Refused
-from prims.isolation.probe import protect_server
+from prims.isolation.self_protection import protect_server
 from prims.server.auth import Verifier, make_verifier
 from prims.server.host import PRINCIPAL, Host, running_host
 from prims.server.tools import make_server
@@ -65,8 +67,9 @@ async def _serve(settings: Settings, verifier: Verifier | None) -> None:
         listener = socket.create_server(
             (settings.host, settings.port), family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         )
-    except OSError as problem:
-        raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}") from problem
+    except (OSError, OverflowError) as problem:
+        why = getattr(problem, "strerror", None) or problem
+        raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {why}") from problem
     async with running_host(settings) as host:
         server = _Uvicorn(
             uvicorn.Config(
@@ -191,6 +194,8 @@ class _Authentication:
                 await response(scope, receive, send)
                 return
             scope[PRINCIPAL] = principal
+            # By this the SDK binds a stateful connection to who has opened it.
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
         await self._app(scope, receive, send)
 
 

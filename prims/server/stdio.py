@@ -12,7 +12,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from prims.config import Settings
-from prims.isolation.probe import protect_server
+from prims.isolation.self_protection import protect_server
 from prims.server.host import CLOSE_SECONDS, Host, running_host
 from prims.server.tools import make_server
 

@@ -7,6 +7,7 @@ import base64
 import logging
 import math
 import platform
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,6 +73,7 @@ class Call:
     table: SessionTable
     settings: Settings
     pump: ProgressPump
+    asked: float
 
 
 Handler = Callable[[Call], Awaitable[CallToolResult]]
@@ -227,11 +229,11 @@ async def _session(host: Host, context: Context, session_id: str | None) -> Sess
 
 
 async def _call(host: Host, context: Context, arguments: dict[str, Any], handler: Handler) -> CallToolResult:
-    pump = ProgressPump()
+    pump, asked = ProgressPump(), time.monotonic()
 
     async def work() -> CallToolResult:
         session = await _session(host, context, arguments.pop("session_id", None))
-        return await handler(Call(arguments, session, await host.table(), host.settings, pump))
+        return await handler(Call(arguments, session, await host.table(), host.settings, pump, asked))
 
     async def accompany() -> None:
         async with anyio.create_task_group() as group:
@@ -251,7 +253,7 @@ async def _run_code(call: Call) -> CallToolResult:
     )
     for url, path in arguments.get("files", ()):
         await file_tools.mount(call, url, path, replace=False)
-    run = call.table.start(call.session, admitted.request, call.pump.emit)
+    run = call.table.start(call.session, admitted.request, call.pump.emit, asked=call.asked)
     try:
         result: RunResult = await run.wait()
     except asyncio.CancelledError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -19,12 +20,14 @@ from prims.config import Settings
 from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
-from prims.kernel.looking import Look
 from prims.model import Emit, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
 from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
 from prims.stopping import Stop
 from prims.tasks import alongside
-from prims.trees import remove_tree
+from prims.trees import remove_large_tree, remove_tree
+
+if TYPE_CHECKING:
+    from prims.kernel.looking import Look
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ _QUOTA_SECONDS = 1.0
 class Run:
     """One run of a session. It belongs to the session: whoever asked for it may wait, stop it, or leave it."""
 
-    def __init__(self, request: RunRequest, emit: Emit) -> None:
+    def __init__(self, request: RunRequest, emit: Emit, asked: float) -> None:
+        self.asked = asked
         self.request = request
         self.emit = emit
         self.stop = Stop()
@@ -249,10 +253,10 @@ class SessionTable:
     async def _remove(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
         await self._engine.close_session(session.folder, session.uid)
-        await anyio.to_thread.run_sync(remove_tree, session.folder)
+        await anyio.to_thread.run_sync(remove_large_tree, session.folder)
 
-    def start(self, session: Session, request: RunRequest, emit: Emit) -> Run:
-        """Begin a run, now or when its turn comes.
+    def start(self, session: Session, request: RunRequest, emit: Emit, *, asked: float | None = None) -> Run:
+        """Begin a run, now or when its turn comes. `asked` is the monotonic time since when its caller waits.
 
         Raises:
             Busy: as many calls are waiting as the operator allows.
@@ -265,7 +269,7 @@ class SessionTable:
                 f"{self._settings.concurrent_runs} runs are under way and {self._waiting} more are waiting, "
                 "which is all this server takes. Try again in a moment."
             )
-        run = Run(request, emit)
+        run = Run(request, emit, time.monotonic() if asked is None else asked)
         session.runs.add(run)
         self._group.start_soon(self._work, session, run)
         return run
@@ -288,7 +292,6 @@ class SessionTable:
 
     async def _turn(self, session: Session, run: Run) -> RunResult:
         """Wait for a turn, then run."""
-        begun = time.monotonic()
         if self._turns.value == 0:
             run.emit(PhaseEvent("queue", f"{self._waiting} ahead"))
         self._waiting += 1
@@ -297,7 +300,7 @@ class SessionTable:
         finally:
             self._waiting -= 1
         try:
-            queued = time.monotonic() - begun
+            queued = time.monotonic() - run.asked
             return await self._run(session, run, queued)
         finally:
             self._turns.release()
