@@ -16,6 +16,7 @@ from prims.errors import ConfigError
 from prims.model import Limits
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
+FORK_CHOICES = ("auto", "off")
 TRANSPORTS = ("stdio", "http")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -63,6 +64,7 @@ class Settings:
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
+    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(FORK_CHOICES))
     workspace_bytes: int | None = _setting(4 << 30, "bytes in a session's workspace", unit="bytes", least=1 << 20)
     workspace_files: int | None = _setting(50_000, "files and folders in a session's workspace", least=100)
     sessions: int = _setting(64, "sessions at once", least=1)
@@ -143,6 +145,8 @@ def load(
     settings = Settings(**values)
     if settings.isolation not in ISOLATION_CHOICES:
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
+    if settings.fork_kernels not in FORK_CHOICES:
+        raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
     if settings.port > 65535:
         raise ConfigError(f"port must be at most 65535, not {settings.port}")
     if settings.transport not in TRANSPORTS:

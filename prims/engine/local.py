@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -14,15 +15,19 @@ import anyio
 import anyio.to_thread
 
 from prims.config import Settings, tool_environment
+from prims.engine.parents import Parents
 from prims.engine.spares import Spares
+from prims.errors import KernelStartError
 from prims.isolation import probe
-from prims.isolation.walls import Box, Walls, base_python
+from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
-from prims.kernel.folders import make_box, make_session_folder, view
+from prims.kernel.folders import fits, make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
+from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
 from prims.kernel.looking import Look
+from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
 from prims.kernel.venv import join_venv
 from prims.model import (
@@ -40,6 +45,7 @@ from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import remove_tree
 
+_log = logging.getLogger(__name__)
 _LOOKS_AT_ONCE = 4
 
 _STATUS: dict[str, Status] = {
@@ -93,7 +99,10 @@ class LocalEngine:
         await self._stack.enter_async_context(self._environments)
         group = await self._stack.enter_async_context(anyio.create_task_group())
         self._spares: Spares[_Sandbox] = Spares(group, self._make_spare, self._settings.spare_kernels)
+        forks = self._settings.fork_kernels != "off"
+        self._parents = Parents(group, self._make_parent, self._settings.concurrent_runs if forks else 0)
         self._stack.callback(group.cancel_scope.cancel)
+        self._stack.push_async_callback(self._parents.close)
         self._stack.push_async_callback(self._spares.close)
         return self
 
@@ -130,6 +139,7 @@ class LocalEngine:
     async def close_session(self, folder: Path, uid: int | None) -> None:
         """End what was made ahead for a session."""
         await self._spares.drop(_Key(folder, uid))
+        await self._parents.drop(_Key(folder, uid))
         self._uids.discard(uid or 0)
 
     async def look(
@@ -232,15 +242,60 @@ class LocalEngine:
 
     @asynccontextmanager
     async def _sandbox(self, key: _Key, environment: Environment, limits: Limits) -> AsyncIterator[_Sandbox]:
-        """A new venv and a kernel on it, in the session's walls."""
+        """A new venv and a kernel on it, in the session's walls: forked where that is possible, else started."""
         walls = await self.walls()
-        folder = self._state / f"k{next(self._names)}"
-        folder.mkdir(mode=0o700)
-        try:
+        parent = None if environment.kernel_moved else self._parents.get(key)
+        async with AsyncExitStack() as stack:
+            sandbox: _Sandbox | None = None
+            if parent is not None:
+                try:
+                    sandbox = await stack.enter_async_context(
+                        self._sandbox_in(parent, parent.runs, key, environment, limits)
+                    )
+                except KernelStartError as problem:
+                    _log.warning("a kernel is started and not forked: %s", problem)
+            if sandbox is None:
+                sandbox = await stack.enter_async_context(
+                    self._sandbox_in(walls, self._state, key, environment, limits)
+                )
+            if isinstance(walls, ForkingWalls):
+                self._parents.prepare(key)
+            yield sandbox
+
+    @asynccontextmanager
+    async def _sandbox_in(
+        self, walls: Walls | ForkServer, below: Path, key: _Key, environment: Environment, limits: Limits
+    ) -> AsyncIterator[_Sandbox]:
+        async with self._folder(below, key.uid) as folder:
             box = make_box(folder, key.folder, environment.layers, limits, key.uid)
             await anyio.to_thread.run_sync(self._make_venv, box, walls.places(box).layers, environment)
             async with start_kernel(walls, box, folder) as kernel:
                 yield _Sandbox(kernel, box, environment)
+
+    @asynccontextmanager
+    async def _make_parent(self, key: Hashable) -> AsyncIterator[ForkServer]:
+        assert isinstance(key, _Key)
+        walls = await self.walls()
+        assert isinstance(walls, ForkingWalls)
+        layers = (await self._environments.base()).layers
+        async with self._folder(self._state, key.uid) as folder:
+            if not fits(folder / "k99999999"):
+                raise KernelStartError(f"{folder} is too long for folders below it; set a shorter PRIMS_STATE_DIR")
+            box = make_box(folder, key.folder, layers, self._settings.limits(), key.uid)
+            app_data = self._environments.app_data
+            await anyio.to_thread.run_sync(
+                lambda: create_venv(box.venv, (), python=base_python().executable, app_data=app_data)
+            )
+            async with start_parent(walls, box, kernel_environment(walls.places(box))) as parent:
+                yield parent
+
+    @asynccontextmanager
+    async def _folder(self, below: Path, uid: int | None) -> AsyncIterator[Path]:
+        """A new private folder with a short name, removed whatever is in it then. A session's own uid may pass it."""
+        folder = below / f"k{next(self._names)}"
+        folder.mkdir(mode=0o700 if uid is None else 0o711)
+        try:
+            yield folder
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, folder)

@@ -40,6 +40,10 @@ INNER_UID = 1000  # inside a user namespace; without one the code sees the uid o
 WRAPPER_INSIDE = "/run/wrapper.py"
 
 _HOME = "/home/sandbox"
+# Where a parent sees the folders of its sandboxes, which do not see it.
+_ALL_RUNS = "/runs"
+_RUNS, _RUNS_READ_ONLY = f"{_ALL_RUNS}/own", f"{_ALL_RUNS}/read-only"
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 1, 2, 4, 8, 4096
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up in /etc and /sys and what holds no secret: the loader's cache, certificates (not
 # keys), time zone, fonts, tables of names, and the number of CPUs.
@@ -102,18 +106,59 @@ class Bubblewrap:
     def spawn(
         self, box: Box, argv: Sequence[str], env: Mapping[str, str], *, stdout: int, stderr: int
     ) -> subprocess.Popen[bytes]:
+        self._check_uid(box)
+        command = wrapped(WRAPPER_INSIDE, {"env": sorted(env), **self._confined(box)}, argv)
+        return self._start(box, command, env, stdout=stdout, stderr=stderr)
+
+    def spawn_parent(
+        self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str], *, descriptor: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        self._check_uid(box)
+        return self._start(
+            box, argv, env, stdout=subprocess.DEVNULL, stderr=stderr, runs=os.path.realpath(runs), keep=descriptor
+        )
+
+    def fork_request(self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+        self._check_uid(box)
+        return {
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": self.places(box).workspace,
+            "view": _view(self.places(box), box, runs, locked=self.drops_uid),
+            "hidden": [] if self.drops_uid else [_RUNS, _RUNS_READ_ONLY],
+            "user": [INNER_UID if box.uid is None else box.uid, 0],
+            "confine": {name: value for name, value in self._confined(box).items() if name != "uid"},
+        }
+
+    def _check_uid(self, box: Box) -> None:
         if self.drops_uid != (box.uid is not None):
             raise ValueError("Box.uid is given if and only if the walls drop the uid")
+
+    def _confined(self, box: Box) -> dict[str, Any]:
+        """The wrapper's steps for one sandbox."""
         config: dict[str, Any] = {
-            "env": sorted(env),
             "rlimits": rlimits(box.limits, other_threads=self._other_threads()),
             "oom_score_adj": OOM_SCORE_ADJ,
             "confine": True,
         }
         if box.uid is not None:
             config["uid"] = box.uid
+        return config
+
+    def _start(
+        self,
+        box: Box,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
+        runs: str | None = None,
+        keep: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start bwrap; with `runs`, for a parent, which inherits the descriptor `keep`."""
         with ExitStack() as files:
-            descriptors: list[int] = []
+            descriptors: list[int] = [] if keep is None else [keep]
 
             def hold(content: bytes) -> str:
                 descriptor = _memory_file(content)
@@ -124,12 +169,12 @@ class Bubblewrap:
             uid = INNER_UID if box.uid is None else box.uid
             data = {path: hold(content) for path, content in _generated(uid).items()}
             # By descriptor, so that /proc/1/cmdline inside tells no host path.
-            words = self._arguments(box, env, data)
+            words = self._arguments(box, env, data, runs)
             if any("\0" in word for word in words):  # would end the word and begin an option
                 raise ValueError("a variable of the sandbox's environment contains a NUL character")
             arguments = hold(b"".join(os.fsencode(word) + b"\0" for word in words))
             return subprocess.Popen(
-                [self.executable, "--args", arguments, "--", *wrapped(WRAPPER_INSIDE, config, argv)],
+                [self.executable, "--args", arguments, "--", *argv],
                 env={},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -153,14 +198,17 @@ class Bubblewrap:
         # Since Linux 5.14 RLIMIT_NPROC counts per user namespace; a dropped uid is the run's own anyway.
         return 0 if self.drops_uid or _kernel() >= (5, 14) else threads_of(os.getuid())
 
-    def _arguments(self, box: Box, env: Mapping[str, str], data: Mapping[str, str]) -> list[str]:
-        """All options of bwrap for one sandbox; `data` maps generated files to descriptors."""
+    def _arguments(self, box: Box, env: Mapping[str, str], data: Mapping[str, str], runs: str | None) -> list[str]:
+        """All options of bwrap for one sandbox, or for the parent of those whose folders lie below `runs`; `data` maps
+        generated files to descriptors."""
         places = self.places(box)
         if len(set(places.layers)) != len(places.layers):
             raise ValueError("layers must differ in their last path component")
         size = str(box.limits.tmp_bytes)
         words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-        if not self.drops_uid:
+        if runs is not None:
+            words += self._parents_rights()
+        elif not self.drops_uid:
             words += ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID)]
             if self.version >= (0, 8):
                 words.append("--disable-userns")  # else seccomp alone stands in the way
@@ -195,9 +243,47 @@ class Bubblewrap:
             ("--bind", os.path.realpath(box.run), places.run),
             ("--bind", os.path.realpath(box.workspace), places.workspace),
         ]
+        if runs is not None:
+            mounts += [("--bind", runs, _RUNS), ("--ro-bind", runs, _RUNS_READ_ONLY)]
         words += _with_parents(mounts, made)
-        words += ["--remount-ro", "/", "--chdir", places.workspace]
+        words += ["--remount-ro", "/", "--chdir", "/" if runs is not None else places.workspace]
         return words
+
+    def _parents_rights(self) -> list[str]:
+        """What a parent keeps of the rights over its own namespaces, and nothing more."""
+        if self.drops_uid:
+            # Enough to become the session's uid, which then makes a user namespace like any other user.
+            return ["--cap-drop", "ALL", *_each("--cap-add", ["CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID"])]
+        kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]  # namespaces and mounts; loopback; the bounding set
+        # As uid 0 of a namespace that maps nobody else: /dev/pts can only be mounted where there is one. To map that
+        # uid in a namespace below takes CAP_SETFCAP.
+        return ["--unshare-user", "--uid", "0", "--gid", "0", *_each("--cap-add", [*kept, "CAP_SETFCAP"])]
+
+
+def _each(option: str, values: Iterable[str]) -> Iterator[str]:
+    for value in values:
+        yield from (option, value)
+
+
+def _view(places: Places, box: Box, runs: Path, *, locked: bool) -> list[list[Any]]:
+    """The mounts that make one sandbox's view of its parent's, as arguments of mount(2), in order.
+
+    The run's own folders take the place of the parent's, and whatever code can write or that tells of others is
+    made anew. All the rest is read-only, and shared.
+    """
+    folder = {part: str(getattr(box, part).relative_to(runs)) for part in ("venv", "run")}
+    plain = _MS_NOSUID | _MS_NODEV
+    memory = f"mode=1777,size={box.limits.tmp_bytes}"
+    view: list[list[Any]] = [
+        [f"{_RUNS_READ_ONLY}/{folder['venv']}", places.venv, "", _MS_BIND, ""],
+        [f"{_RUNS}/{folder['run']}", places.run, "", _MS_BIND, ""],
+        *(["tmpfs", place, "tmpfs", plain, memory] for place in (places.tmp, places.home, "/dev/shm")),
+        ["devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"],
+        ["proc", "/proc", "proc", plain | _MS_NOEXEC, ""],
+    ]
+    if locked:  # mounted by root, so not to be unmounted by anybody else
+        view.append(["tmpfs", _ALL_RUNS, "tmpfs", plain | _MS_RDONLY, "mode=755,size=4k"])
+    return view
 
 
 def _with_parents(mounts: Iterable[tuple[str, ...]], made: set[str], *, mode: str = "0755") -> Iterator[str]:

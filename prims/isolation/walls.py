@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prims.isolation import wrapper
 from prims.isolation.limits import rlimits, threads_of
@@ -94,6 +94,23 @@ class Walls(Protocol):
 
         When that wait returns nothing of the sandbox is left, daemons included.
         """
+
+
+@runtime_checkable
+class ForkingWalls(Walls, Protocol):
+    """Walls in which a trusted parent can fork sandboxes, each as walled in as one that is started."""
+
+    def spawn_parent(
+        self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str], *, descriptor: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        """Start the parent `argv` in the walls of `box`, with the rights to make namespaces and mounts inside.
+
+        It sees the host's folder `runs`, below which the folders of its sandboxes will be made, and inherits
+        `descriptor`. Trusted code only. See `spawn` for the thread to call it in.
+        """
+
+    def fork_request(self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+        """What the parent must do to fork `argv` with the view of `box`, as the kernel's `parent.py` reads it. Pure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,16 @@ def make_box(run: Path, session: Path, layers: tuple[Path, ...], limits: Limits,
     Raises:
         ValueError: the path is too long for sockets.
     """
-    if len(os.fsencode(run)) > _LONGEST_RUN_PATH:
+    if not fits(run):
         raise ValueError(f"{run} is too long a path for sockets; set PRIMS_STATE_DIR to a shorter one")
     box = view(run, session, layers, limits, uid)
     _make_run_folder(box)
     return box
+
+
+def fits(run: Path) -> bool:
+    """Whether sockets below this folder of a run can have names."""
+    return len(os.fsencode(run)) <= _LONGEST_RUN_PATH
 
 
 def remake_run_folder(box: Box) -> None:

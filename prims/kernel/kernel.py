@@ -27,6 +27,7 @@ from prims.beneath import open_file
 from prims.errors import KernelStartError
 from prims.isolation.limits import MemoryWatch, describe_exit
 from prims.isolation.walls import Box, Walls
+from prims.kernel.forkserver import ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
 from prims.kernel.text import plain
@@ -137,7 +138,7 @@ class Kernel:
         """Wakes when the outermost process of the sandbox ends, without polling."""
         process = self._process
         if process.poll() is None:
-            descriptor = os.pidfd_open(process.pid)
+            descriptor = pidfd_of(process)
             try:
                 await anyio.wait_readable(descriptor)
             finally:
@@ -368,7 +369,7 @@ class Kernel:
 
 
 @asynccontextmanager
-async def start_kernel(walls: Walls, box: Box, private: Path) -> AsyncIterator[Kernel]:
+async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> AsyncIterator[Kernel]:
     """A kernel that is ready for one run; ended, with all it started, when the block is left.
 
     Raises:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
-import subprocess
 import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -22,9 +22,13 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerBase
 
 from prims import config
+from prims.errors import KernelStartError
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
+from prims.kernel.forkserver import ForkServer
 from prims.state import state_folder, sweep
+
+_log = logging.getLogger(__name__)
 
 CONNECTION_FILE = "kernel.json"
 
@@ -43,7 +47,7 @@ class Launch:
     `private` is a folder that the kernel cannot see; the server's own connection file goes there.
     """
 
-    walls: Walls
+    walls: Walls | ForkServer
     box: Box
     private: Path
     stdout: int
@@ -72,7 +76,7 @@ def kernel_environment(places: Places) -> dict[str, str]:
 class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
     """A kernel in walls. Killing it ends everything that its code started."""
 
-    process: subprocess.Popen[bytes] | None = None
+    process: Any = None  # a Popen, or a ForkedProcess in its place
     launch: Launch | None = None
     _own: AsyncExitStack | None = None
     _sockets: str | None = None
@@ -157,7 +161,14 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         assert self.launch is not None
         launch = self.launch
         # In this thread on purpose: the kernel dies with the thread that started it, and this one lives longest.
-        self.process = launch.walls.spawn(launch.box, cmd, kwargs["env"], stdout=launch.stdout, stderr=launch.stderr)
+        walls, pipes = launch.walls, {"stdout": launch.stdout, "stderr": launch.stderr}
+        if isinstance(walls, ForkServer):
+            try:
+                self.process = await walls.fork(launch.box, cmd, kwargs["env"], **pipes)
+                return self.connection_info
+            except KernelStartError as problem:
+                _log.warning("a kernel is started and not forked: %s", problem)
+        self.process = walls.spawn(launch.box, cmd, kwargs["env"], **pipes)
         return self.connection_info
 
     async def cleanup(self, restart: bool = False) -> None:

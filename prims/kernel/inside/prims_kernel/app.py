@@ -14,7 +14,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
 
-from prims_kernel import figures, once, order, streams
+from prims_kernel import figures, once, order, shell, streams
 from prims_kernel.shell import OnceShell, ScriptCompiler
 
 CRASH_FILE = "crash.log"
@@ -88,6 +88,8 @@ def main(argv: list[str]) -> None:
     history = "--HistoryManager.enabled=False" if run_once else "--HistoryManager.hist_file=:memory:"
     config = [history, "--InteractiveShell.colors=nocolor", "--log-level=CRITICAL"]
     os.umask(0o022)
+    order.begin()
+    shell.begin()
     app = OnceApp.instance(kernel_class=OnceKernel) if run_once else App.instance()
     app.initialize([*argv, *config])
     if run_once:

@@ -21,10 +21,16 @@ KEY = "prims_order"
 # Larger messages would be cut off by the server's limit, together with all that follows; say so instead.
 LARGEST = 16 << 20
 
-_pipes = [os.dup(1), os.dup(2)]
-_pid = os.getpid()
+_pipes: list[int] = []
+_pid = 0
 _lock = threading.Lock()
 _count = 0
+
+
+def begin() -> None:
+    """Look at the process that this is: a forked kernel is another one than that which has imported this."""
+    global _pipes, _pid
+    _pipes, _pid = [os.dup(1), os.dup(2)], os.getpid()
 
 
 def mark() -> int:

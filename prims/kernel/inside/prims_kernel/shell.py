@@ -29,8 +29,14 @@ def script_path() -> str:
     return os.path.join(_start_folder, SCRIPT)
 
 
-_start_folder = os.getcwd()
-_pid = os.getpid()
+_start_folder = ""
+_pid = 0
+
+
+def begin() -> None:
+    """Look at the process that this is: a forked kernel is another one than that which has imported this."""
+    global _start_folder, _pid
+    _start_folder, _pid = os.getcwd(), os.getpid()
 
 
 def _folder_of(module_file: str | None) -> str:
