@@ -36,7 +36,11 @@ def prepare(shell: Any) -> None:
     """Make this process look like `python main.py` to the code that is about to run."""
     sys.argv = [SCRIPT]
     add_working_directory()
-    sys.modules["__main__"].__dict__["__file__"] = script_path()
+    main = sys.modules["__main__"]
+    main.__dict__["__file__"] = script_path()
+    # The name under which spawned workers know it. multiprocessing binds it when it is imported, which for a forked
+    # kernel was in its parent.
+    sys.modules["__mp_main__"] = main
     sys.breakpointhook = _no_breakpoint
     _own_threads.extend(threading.enumerate())
     figures.seed_font_cache()
