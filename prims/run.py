@@ -36,6 +36,8 @@ _EXIT = {"ok": 0, "error": 1, "timeout": 124, "cancelled": 130}
 def run_file(settings: Settings, options: argparse.Namespace) -> int:
     """Run `options.file`; gives the exit status: 0 ok, 1 error, 124 timeout, 130 interrupted, 70 anything else."""
     protect_server()
+    # One run only: what is made ahead for the next would be in its way.
+    settings = replace(settings, spare_kernels=0, fork_kernels="off")
     return anyio.run(_run, settings, options)
 
 
