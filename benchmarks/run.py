@@ -140,6 +140,9 @@ async def stock_kernel(bench: Bench, note: bool = True) -> AsyncIterator[Any]:
                 break
         if note:
             bench.add("stock kernel: start to kernel_info reply", time.perf_counter() - begun)
+        # What is published before the subscription stands is lost, the idle that is waited for included.
+        while (await client.get_iopub_msg(timeout=60))["msg_type"] != "iopub_welcome":
+            pass
         await stock_execute(client, "print(1)")
         if note:
             bench.add(STOCK_PRINT, time.perf_counter() - begun)

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        flags = {f.name: getattr(options, f.name, None) for f in fields(config.Settings)}
+        flags = {f.name: _joined(getattr(options, f.name, None)) for f in fields(config.Settings)}
         settings = config.load(flags, file=options.config)
     except ConfigError as problem:
         print(f"prims: {problem}", file=sys.stderr)
@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from prims.doctor import doctor
 
             return _told(lambda: doctor(settings))
+
+
+def _joined(given: str | list[str] | None) -> str | None:
+    return ",".join(given) if isinstance(given, list) else given
 
 
 def _told(work: object) -> int:
@@ -97,5 +101,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             "--" + setting.name.replace("_", "-"),
             dest=setting.name,
             metavar="VALUE",
+            # Lists grow with each use of their flag.
+            action="append" if str(setting.type).startswith("tuple") else "store",
             help=setting.metadata["help"].replace("%", "%%"),
         )

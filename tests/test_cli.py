@@ -274,3 +274,17 @@ def test_a_wrong_settings_file_is_an_error_that_names_it(state: Path) -> None:
     done = prims(state, "run", "-", "--config", state / "absent.toml", code="print('ran')")
     assert (done.returncode, done.stdout) == (2, "")
     assert "absent.toml" in done.stderr
+
+
+def test_a_flag_for_a_list_can_be_given_again_and_again(state: Path) -> None:
+    words = ["--allow-host", "a.example", "--allow-host", "b.example:8080,c.example", "--show-config"]
+    done = subprocess.run(
+        [sys.executable, "-m", "prims", "serve", *words],
+        env=kit.server_environment(state),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert 'allow_host = ["a.example", "b.example:8080", "c.example"]' in done.stdout
