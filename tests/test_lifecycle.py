@@ -21,6 +21,7 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+import prims
 from prims.isolation import bubblewrap
 from prims.isolation.limits import tree
 from tests import kit
@@ -678,3 +679,25 @@ def test_a_setting_that_cannot_be_is_told_at_once(place: Path, arguments: list[s
     assert said.returncode == 2
     assert arguments[0].removeprefix("--").replace("-", "_") in said.stderr.replace("-", "_")
     assert said.stdout == ""
+
+
+def test_a_kernel_whose_server_is_gone_ends_by_itself(place: Path) -> None:
+    """Also when its server was killed too early for the sandbox to have asked to be killed with it."""
+    ports = {f"{name}_port": number for number, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)}
+    connection = {**ports, "transport": "ipc", "ip": str(place / "s"), "key": "none", "signature_scheme": "hmac-sha256"}
+    (place / "kernel.json").write_text(json.dumps(connection))
+    launch = Path(prims.__file__).parent / "kernel" / "inside" / "launch.py"
+    reader, writer = os.pipe()
+    kernel = subprocess.Popen(
+        [sys.executable, "-I", launch, "-f", place / "kernel.json", "--once"],
+        stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, cwd=place,
+    )  # fmt: skip
+    try:
+        os.close(writer)
+        with pytest.raises(subprocess.TimeoutExpired):
+            kernel.wait(3)
+        os.close(reader)
+        assert kernel.wait(20) != 0
+    finally:
+        kernel.kill()
+        kernel.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import sys
 import threading
 import time
@@ -53,8 +54,17 @@ def _before_others_write(event: str, args: object) -> None:
 
 
 def _flush_often() -> None:
+    """Flush; and end when nobody reads any more.
+
+    A server that is killed while it starts a sandbox leaves one that does not know of it: bubblewrap asks to be killed
+    with its parent only some milliseconds after it has begun.
+    """
+    reader = select.poll()
+    reader.register(os.dup(1), 0)  # a pipe whose reading end is closed tells so unasked
     while True:
         time.sleep(FLUSH_SECONDS)
+        if reader.poll(0):
+            os._exit(1)
         with _lock:
             for stream in _streams:
                 with contextlib.suppress(Exception):
