@@ -7,9 +7,7 @@ A layer is an immutable directory; the throw-away venv of a run gets a few of th
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -24,6 +22,7 @@ from anyio import to_thread
 
 from prims.config import Settings
 from prims.errors import ConfigError, InstallError, Refused
+from prims.isolation.walls import base_python
 from prims.kernel.builds import Builds, Tell
 from prims.kernel.layers import Resolution, Scratch, Store
 from prims.kernel.uv import Installer, Uv, index_settings
@@ -92,7 +91,7 @@ class Environments:
         except Refused as e:
             raise ConfigError(f"default_packages: {e}") from e
         # The base interpreter, never a venv's: sandboxes see its files, and user code cannot change them.
-        self.python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        self.python = base_python().executable
         self._seconds = settings.install_seconds
         self._cache = settings.cache_dir
         self._env = dict(tool_env)

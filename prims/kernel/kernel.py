@@ -278,11 +278,8 @@ class Kernel:
         """What the kernel's fault handler wrote, if it did: the frames of the user's code, outermost first."""
         text = _read_small(self._launch.box.run, [Path(self._manager.ip).parent.name, "crash.log"], 64 * 1024)
         frames = re.findall(r'File "([^"\n]+)", line (\d{1,9}) in ([^\n]{1,200})', text)
-        ours = next((i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py")), None)
-        if ours is None:
-            return ""
-        last = max(i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py"))
-        lines = [f'  File "{plain(f)}", line {n}, in {plain(where)}' for f, n, where in frames[: last + 1]]
+        outermost = max((i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py")), default=-1)
+        lines = [f'  File "{plain(f)}", line {n}, in {plain(where)}' for f, n, where in frames[: outermost + 1]]
         return "\n".join(reversed(lines[:30]))
 
     # ------------------------------------------------------------------------------------------ read

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import anyio
 
+from prims.beneath import FILE, FOLDER
 from prims.errors import Refused, TransferError
 
 _WRITE = 1 << 20
 # What a file is opened with below an allowed folder: no link is followed, no pipe waited for, no terminal taken.
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Sink:
@@ -153,10 +152,10 @@ def _open_below(top: Path, names: Sequence[str]) -> int:
     folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names[:-1]:
-            inner = os.open(name, _FOLDER, dir_fd=folder)
+            inner = os.open(name, FOLDER, dir_fd=folder)
             os.close(folder)
             folder = inner
-        descriptor = os.open(names[-1], _FILE, dir_fd=folder)
+        descriptor = os.open(names[-1], FILE, dir_fd=folder)
     finally:
         os.close(folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
