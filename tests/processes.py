@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +23,22 @@ def is_alive(pid: int) -> bool:
 def alive(pids: Iterable[int]) -> list[int]:
     """Those of `pids` that run."""
     return [pid for pid in pids if is_alive(pid)]
+
+
+def end(pids: Iterable[int], seconds: float) -> bool:
+    """Whether all of `pids`, which need not be ours, end within `seconds`. (A pipe's end comes before its holder's.)"""
+    until = time.monotonic() + seconds
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+                return False
+        finally:
+            os.close(descriptor)
+    return True
 
 
 def named(marker: str) -> list[int]:

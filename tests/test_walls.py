@@ -19,6 +19,7 @@ from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, limits, probe, wrapper
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
 from prims.model import Limits
+from tests.processes import end
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
 
@@ -72,14 +73,6 @@ def run(walls: Walls, box: Box, code: str) -> str:
 def line_of(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().decode().strip()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return status.rpartition(b")")[2].split()[0] != b"Z"
 
 
 # Leaves two daemons behind that ignore all polite signals, each below another parent, and says so.
@@ -234,7 +227,7 @@ def test_killing_bubblewrap_leaves_nothing_behind(
         pids = limits.tree(process.pid)
         bwrap.kill(process)
         process.wait(SECONDS)
-        assert not any(map(is_alive, pids))
+        assert end(pids, SECONDS)
         bwrap.kill(process)  # harmless
         process.communicate(timeout=SECONDS)  # nobody holds the pipes any more
 
@@ -299,7 +292,7 @@ def test_without_walls_daemons_end_with_the_command(make: Make, ending: str) -> 
         (box.workspace / "go").write_text("")
         process.communicate(timeout=SECONDS)
     assert process.returncode == (7 if "exit" in ending else 128 + signal.SIGSEGV)
-    assert not any(map(is_alive, pids))
+    assert end(pids, SECONDS)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -312,7 +305,7 @@ def test_without_walls_kill_ends_daemons_even_past_a_stopped_supervisor(make: Ma
             process.send_signal(signal.SIGSTOP)
         walls.kill(process)
         process.communicate(timeout=SECONDS)  # the end of the pipe: every holder of it is gone
-    assert not any(map(is_alive, pids))
+    assert end(pids, SECONDS)
 
 
 def test_without_walls_everything_ends_when_the_server_dies(make: Make) -> None:
