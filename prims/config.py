@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from prims.errors import ConfigError
-from prims.model import Limits
+from prims.model import Limits, PictureBudget
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
 FORK_CHOICES = ("auto", "off")
@@ -93,8 +93,14 @@ class Settings:
     jwt_jwks_url: str = _setting("", "where the keys of those JWTs are")
     insecure_no_auth: bool = _setting(False, "listen on other addresses than loopback without authentication")
     reply_chars: int = _setting(14_000, "characters of text in one reply", least=1000)
-    image_bytes: int = _setting(150_000, "largest image sent inline", unit="bytes", least=1000)
-    images_bytes: int = _setting(450_000, "all images of one reply together", unit="bytes", least=0)
+    image_pixels: int = _setting(1568, "longer edge of a picture in a reply", unit="pixels", least=64)
+    image_bytes: int = _setting(150_000, "bytes of one picture in a reply", unit="bytes", least=1000)
+    images_bytes: int = _setting(500_000, "all pictures of one reply together", unit="bytes", least=0)
+
+    @property
+    def pictures(self) -> PictureBudget:
+        """What the pictures of one reply may take."""
+        return PictureBudget(self.image_pixels, self.image_bytes, self.images_bytes)
 
     def limits(self, timeout_seconds: float | None = None) -> Limits:
         """The limits of one run; the call's own time limit, when given, was checked by the policy."""

@@ -48,13 +48,22 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PictureBudget:
+    """What pictures of one reply may take: the longer edge in pixels, bytes of each, bytes of all."""
+
+    edge: int = 1568
+    each: int = 150_000
+    all: int = 500_000
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything an engine needs to run one request: picklable, no live objects.
 
     `folder` is the session's folder on this machine: `files/` is the kernel's working directory, `mounts/` its
     read-only inputs. `spool` is an empty private folder for what is too large to be returned. `uid` is the
-    unprivileged uid of the session when the server is root. `keep_chars` and `image_bytes` bound what is kept in
-    memory of each text (head and tail) and of each image.
+    unprivileged uid of the session when the server is root. `keep_chars` bounds what is kept in memory of each text
+    (head and tail), `pictures` what is returned of all that was drawn.
     """
 
     request: RunRequest
@@ -62,7 +71,7 @@ class SandboxSpec:
     folder: Path
     spool: Path
     keep_chars: int
-    image_bytes: int
+    pictures: PictureBudget = PictureBudget()
     uid: int | None = None
 
 
@@ -133,21 +142,50 @@ class CodeError:
 
 
 @dataclass(frozen=True, slots=True)
-class Display:
-    """One thing that the code showed. `data` is set for images that may be sent inline.
+class Picture:
+    """A picture as it goes with a reply: encoded bytes of type `mime`, and pixels where they are known."""
 
-    `path` is the workspace file that holds it whole (posix, relative), `width` and `height` are pixels.
-    `text` is its plain form for a reader without eyes.
-    """
+    data: bytes
+    mime: str
+    width: int | None = None
+    height: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One stored form of something that was shown. `path` is the workspace file that holds it (posix, relative)."""
 
     mime: str
     size: int
     name: str
     path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Display(Form):
+    """One thing that the code showed, in the form that tells a person most; `alternatives` are its other stored forms.
+
+    `path` is the workspace file that holds the form `mime` (posix, relative), `width` and `height` are pixels. Texts
+    and markdown have no file: `text` is all of them, as it is the plain form of all else, for a reader without eyes.
+    `told` says that this text stands in the story, or in the result, already; then the files are for programs only, and
+    lie in a folder that nobody is told of. `is_result` marks the value of the last expression. `after` is how many
+    characters of standard output came before. `inline` is what goes with the reply, of a picture that fits.
+    """
+
     text: str = ""
-    data: bytes | None = None
     width: int | None = None
     height: int | None = None
+    alternatives: tuple[Form, ...] = ()
+    told: bool = False
+    is_result: bool = False
+    after: int = 0
+    inline: Picture | None = None
+
+
+def stored(display: Display) -> tuple[Form, ...]:
+    """All forms of a display that have a file in the workspace."""
+    forms: tuple[Form, ...] = (display, *display.alternatives)
+    return tuple(form for form in forms if form.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from prims.engine.local import LocalEngine
 from prims.errors import Refused
 from prims.isolation.self_protection import protect_server
 from prims.kernel.text import shorten
-from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent
+from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent, stored
 from prims.server.render import render
 from prims.session.table import Session, SessionTable, open_file
 from prims.session.workspace import checked_parts
@@ -104,7 +104,8 @@ def _mount(session: Session, paths: list[str]) -> None:
 def _save(session: Session, result: RunResult, output: str) -> dict[str, Path]:
     """Copy what the run left in output/ to the person's folder; workspace path → where it is now."""
     saved: dict[str, Path] = {}
-    wanted = [d.path for d in result.displays if d.path] + [a.relative_path for a in result.artifacts]
+    shown = [form.path for d in result.displays if not d.told for form in stored(d)]
+    wanted = [path for path in shown if path] + [a.relative_path for a in result.artifacts]
     for relative in dict.fromkeys(wanted):
         target = Path(output).absolute().joinpath(*checked_parts(relative)[1:])
         try:
@@ -174,7 +175,8 @@ class _Terminal:
         for display in result.displays:
             if display.path in saved:
                 size = f" ({display.width}x{display.height})" if display.width else ""
-                lines.append(f"picture: {saved[display.path]}{size}")
+                kind = "picture:" if display.mime.startswith("image/") else "shown:  "
+                lines.append(f"{kind} {saved[display.path]}{size}")
         for artifact in result.artifacts:
             if artifact.relative_path in saved and artifact.relative_path not in pictures:
                 lines.append(f"file:    {saved[artifact.relative_path]} ({artifact.size:,} bytes)")

@@ -22,7 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from prims.config import Settings
-from prims.model import Artifact, CodeError, Display, RunResult, Text
+from prims.model import Artifact, CodeError, Display, Picture, RunResult, Text
 from prims.server.render import OUTPUT_SCHEMA, render
 from tests import cases, kit
 from tests.cases import Served
@@ -600,7 +600,9 @@ def test_a_result_of_any_status_renders_within_the_schema(status: str) -> None:
         story=Text("out\n", "", 4, 1),
         error=None if status == "ok" else CodeError("Name", "value\udcff\x1b[0m", "trace", None),
         cause="because",
-        displays=(Display("image/png", 3, "figure-1.png", "output/figure-1.png", "", b"png", 1, 1),),
+        displays=(
+            Display("image/png", 3, "figure-1.png", "output/figure-1.png", inline=Picture(b"png", "image/png", 1, 1)),
+        ),
         artifacts=(Artifact("naïve ☃.txt", "output/naïve ☃.txt", 0, "text/plain"),),
         seconds={"run": 0.1},
     )

@@ -27,6 +27,7 @@ from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
 from prims.kernel.looking import Look
+from prims.kernel.pictures import attach
 from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
 from prims.kernel.venv import join_venv
@@ -175,7 +176,7 @@ class LocalEngine:
         clock = _Clock(emit)
         walls = await self.walls()
         key = _Key(spec.folder, spec.uid)
-        relay = Relay(spec.spool, emit, keep=spec.keep_chars, inline=spec.image_bytes)
+        relay = Relay(spec.spool, emit, keep=spec.keep_chars)
         environment: Environment | None = None
         ending: Ending | None = None
         try:
@@ -196,6 +197,7 @@ class LocalEngine:
             await relay.finish()
         finally:
             self._spares.prepare(key)
+        displays = await anyio.to_thread.run_sync(attach, relay.displays, spec.spool, spec.pictures)
         status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec)
         return RunResult(
             status=status,
@@ -206,7 +208,7 @@ class LocalEngine:
             result=relay.result,
             error=error,
             cause=cause,
-            displays=relay.displays,
+            displays=displays,
             displays_left_out=relay.dropped_displays,
             packages=environment.packages if environment else (),
             seconds=clock.seconds,
@@ -319,7 +321,7 @@ class LocalEngine:
         spool.mkdir()
         try:
             request = RunRequest(LIST_FONTS, limits=self._settings.limits())
-            spec = SandboxSpec(request, "fonts", folder / "session", spool, 1000, 1000, uid)
+            spec = SandboxSpec(request, "fonts", folder / "session", spool, 1000, uid=uid)
             result = await self.run(spec, lambda event: None, Stop())
             if result.status == "ok":
                 await anyio.to_thread.run_sync(self._fonts.keep, base, folder / "session" / "files")

@@ -6,41 +6,36 @@ not lie in memory are written to a private spool; nothing here touches the folde
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import json
 import mimetypes
 import re
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import aiofiles
 
+from prims.kernel import bundles
+from prims.kernel.bundles import INLINE, LONGEST_TEXT, Content
 from prims.kernel.text import Cleaner, TextSink, plain
-from prims.model import CodeError, Display, DisplayEvent, Emit, Text, TextEvent
+from prims.model import CodeError, Display, DisplayEvent, Emit, Form, Text, TextEvent
 
 Stream = Literal["stdout", "stderr"]
 
-# What may be sent as an image, by its first bytes; a label that lies is corrected, anything else is a file.
-_INLINE_MIMES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_OBJECT_REPR = re.compile(r"\s*<[\w.]+ object(?: at 0x[0-9a-f]+)?>\s*", re.IGNORECASE)
 _ORDERED = ("display_data", "execute_result", "update_display_data", "error", "clear_output")
 _MOST_DISPLAYS = 200
-_MOST_TEXT_OF_DISPLAY = 20_000
-_SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "application/json": ".json", "text/latex": ".tex",
-             "image/jpeg": ".jpg", "text/markdown": ".md", "application/javascript": ".js"}  # fmt: skip
+_SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "text/latex": ".tex", "image/jpeg": ".jpg",
+             "application/javascript": ".js", "audio/wav": ".wav", "audio/x-wav": ".wav"}  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Shown:
-    """A display as it is kept during a run; `id` allows later updates."""
+    """A display as it is kept during a run: `id` allows later updates, `digest` tells the same picture again."""
 
     display: Display
     id: str | None = None
-    spool: Path | None = None
+    spooled: tuple[Path, ...] = ()
+    digest: bytes = b""
 
 
 @dataclass(slots=True)
@@ -60,13 +55,11 @@ class Relay:
         spool: a private folder for this run.
         emit: told of text and displays as they come; must not block.
         keep: characters kept of the head and of the tail of each text.
-        inline: largest image in bytes whose data is kept in memory.
     """
 
-    def __init__(self, spool: Path, emit: Emit, *, keep: int, inline: int) -> None:
+    def __init__(self, spool: Path, emit: Emit, *, keep: int) -> None:
         self._spool = spool
         self._emit = emit
-        self._inline = inline
         self._cleaners: dict[Stream, Cleaner] = {"stdout": Cleaner(), "stderr": Cleaner()}
         self._stdout = TextSink(keep)
         # Standard output with what was displayed as text in its place: what a reader wants to see.
@@ -74,7 +67,6 @@ class Relay:
         self._stderr = _Spill(TextSink(keep), spool / "stderr.txt")
         self._result = _Spill(TextSink(keep), spool / "result.txt")
         self._shown: list[_Shown] = []
-        self._images: dict[bytes, _Shown] = {}
         self._clear_next = False
         self._number = 0
         self.error: CodeError | None = None
@@ -206,9 +198,8 @@ class Relay:
                 await spill.file.close()
                 spill.file = None
         for shown in self._shown:
-            _remove(shown.spool)
+            _remove(shown)
         self._shown.clear()
-        self._images.clear()
 
     async def _display(self, content: dict[str, Any], *, result: bool) -> None:
         await self._cleared()
@@ -216,133 +207,96 @@ class Relay:
         if not isinstance(data, dict):
             self.malformed += 1
             return
-        transient = content.get("transient")
-        display_id = transient.get("display_id") if isinstance(transient, dict) else None
-        shown = await self._make(data, display_id if isinstance(display_id, str) else None)
-        text = shown.display.text
+        read = bundles.read(data, summary=_is_summary(content))
+        shown = await self._keep(read, _display_id(content), result)
+        self._emit(DisplayEvent(shown.display.text))
         if result:
             self._result.sink.clear()
             self._result.early = []
-            await self._feed(self._result, _all_text(data) or text)
-        if shown.display.mime.startswith("text/plain") and shown.id is None:
-            if not result:
-                await self._feed(self._story, text + "\n")
-                self._emit(DisplayEvent(text))
-            return
-        if result and shown.display.mime.startswith("text/plain"):
-            return
-        self._emit(DisplayEvent(text))
-        self._keep_display(shown)
+            if read.told:
+                await self._feed(self._result, read.text)
+        elif shown.display.told:
+            await self._feed(self._story, read.text + "\n")
+        if not result or read.forms or shown.id:
+            self._add(shown)
 
-    def _keep_display(self, shown: _Shown) -> None:
-        if shown.spool is not None and shown.display.data is not None:
-            digest = hashlib.sha256(shown.display.data).digest()
-            if digest in self._images and shown.id is None:
-                _remove(shown.spool)  # the same picture again: a figure both shown and left as last value
-                return
-            self._images[digest] = shown
+    def _add(self, shown: _Shown) -> None:
+        if shown.digest and shown.id is None and any(old.digest == shown.digest for old in self._shown):
+            _remove(shown)  # the same picture again: a figure both shown and left as last value
+            return
         if len(self._shown) >= _MOST_DISPLAYS:
-            self.dropped_displays += 1
-            _remove(self._shown.pop(_MOST_DISPLAYS // 2).spool)
+            # What stands in the story is not lost when it goes.
+            told = next((i for i, old in enumerate(self._shown) if old.display.told), None)
+            self.dropped_displays += told is None
+            _remove(self._shown.pop(_MOST_DISPLAYS // 2 if told is None else told))
         self._shown.append(shown)
 
     async def _update(self, content: dict[str, Any]) -> None:
-        transient, data = content.get("transient"), content.get("data")
-        display_id = transient.get("display_id") if isinstance(transient, dict) else None
-        if not isinstance(data, dict) or not isinstance(display_id, str):
+        data, display_id = content.get("data"), _display_id(content)
+        if not isinstance(data, dict) or display_id is None:
             self.malformed += 1
             return
         await self._cleared()
         for index, old in enumerate(self._shown):
             if old.id == display_id:
-                self._shown[index] = await self._make(data, display_id)
-                _remove(old.spool)
-                self._emit(DisplayEvent(self._shown[index].display.text))
+                read = bundles.read(data, summary=_is_summary(content))
+                new = await self._keep(read, display_id, old.display.is_result)
+                new.display = replace(new.display, after=old.display.after)
+                self._shown[index] = new
+                _remove(old)
+                self._emit(DisplayEvent(new.display.text))
 
-    async def _make(self, data: dict[str, Any], display_id: str | None) -> _Shown:
-        """The one form of a bundle that is kept: a picture, a stored file, or plain text."""
-        text = _text_of(data)
-        for mime in _INLINE_MIMES:
-            raw = _decoded(data.get(mime))
-            self.bytes += len(raw or b"")
-            if raw and (real := _sniff(raw)):
-                return await self._stored(raw, real, "figure", text, display_id)
-        for mime, value in data.items():
-            if (mime.startswith("text/") and mime != "text/html") or not isinstance(mime, str):
-                continue
-            if mime == "text/html" and text and not _OBJECT_REPR.fullmatch(text):
-                continue  # a table or the like, whose plain form says the same
-            raw = (
-                _decoded(value) if mime.startswith(("image/", "application/pdf")) and mime != "image/svg+xml" else None
-            )
-            raw = raw or _as_bytes(value)
-            self.bytes += len(raw)
-            if mime == "application/json":
-                return _Shown(Display("text/plain", len(raw), "json", text=_cut(text)), display_id)
-            return await self._stored(raw, plain(mime)[:100], "display", text, display_id)
-        self.bytes += len(text)
-        return _Shown(Display("text/plain", len(text.encode()), "text", text=_cut(text)), display_id)
-
-    async def _stored(self, raw: bytes, mime: str, kind: str, text: str, display_id: str | None) -> _Shown:
-        self._number += 1
-        suffix = _SUFFIXES.get(mime) or mimetypes.guess_extension(mime) or ".bin"
-        name = f"{kind}-{self._number}{suffix}"
-        spool = self._spool / name
-        async with aiofiles.open(spool, "wb") as file:
-            await file.write(raw)
-        width, height = _pixels(raw, mime)
-        inline = raw if kind == "figure" and len(raw) <= self._inline else None
-        text = "" if _OBJECT_REPR.fullmatch(text) else _cut(text)
-        return _Shown(
-            Display(mime, len(raw), name, path=name, text=text, data=inline, width=width, height=height),
-            display_id,
-            spool,
+    async def _keep(self, read: Content, display_id: str | None, result: bool) -> _Shown:
+        """A bundle with its forms in the spool. One that may be updated cannot be told yet."""
+        self.bytes += read.size
+        told = read.told and (display_id is None or result)
+        text = read.text if len(read.text) <= LONGEST_TEXT else read.text[:LONGEST_TEXT] + " [...]"
+        display = Display(
+            read.mime, len(text.encode()), "text", text=text, told=told, is_result=result, after=self._stdout.chars
         )
+        if not read.forms:
+            return _Shown(display, display_id)
+        self._number += 1
+        kind = "figure" if read.forms[0][0] in INLINE else "display"
+        files: list[Path] = []
+        forms: list[Form] = []
+        for mime, raw in read.forms:
+            name = f"{kind}-{self._number}{_suffix(mime)}"
+            if any(form.name == name for form in forms):
+                name = f"{kind}-{self._number}-{len(forms)}{_suffix(mime)}"
+            async with aiofiles.open(self._spool / name, "wb") as file:
+                await file.write(raw)
+            files.append(self._spool / name)
+            forms.append(Form(mime, len(raw), name, name))
+        first, (mime, raw) = forms[0], read.forms[0]
+        width, height = bundles.pixels(raw, mime)
+        display = replace(
+            display, mime=mime, size=first.size, name=first.name, path=first.path, width=width, height=height,
+            alternatives=tuple(forms[1:]),
+        )  # fmt: skip
+        digest = hashlib.sha256(raw).digest() if kind == "figure" else b""
+        return _Shown(display, display_id, tuple(files), digest)
 
 
-def _remove(path: Path | None) -> None:
-    if path is not None:
+def _suffix(mime: str) -> str:
+    return ".json" if mime.endswith("json") else _SUFFIXES.get(mime) or mimetypes.guess_extension(mime) or ".bin"
+
+
+def _display_id(content: dict[str, Any]) -> str | None:
+    transient = content.get("transient")
+    display_id = transient.get("display_id") if isinstance(transient, dict) else None
+    return display_id if isinstance(display_id, str) else None
+
+
+def _is_summary(content: dict[str, Any]) -> bool:
+    """Whether the kernel says that the text only describes what is shown."""
+    metadata = content.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("prims_summary") is True
+
+
+def _remove(shown: _Shown) -> None:
+    for path in shown.spooled:
         path.unlink(missing_ok=True)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT_OF_DISPLAY else text[:_MOST_TEXT_OF_DISPLAY] + " [...]"
-
-
-def _as_bytes(value: object) -> bytes:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace")
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _decoded(value: object) -> bytes | None:
-    """Base64 as Jupyter sends binary data, or None."""
-    if not isinstance(value, str):
-        return None
-    try:
-        return base64.b64decode(value.encode("ascii", "ignore"), validate=False)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _all_text(data: dict[str, Any]) -> str:
-    value = data.get("text/plain")
-    text = plain(value) if isinstance(value, str) else ""
-    return "" if _OBJECT_REPR.fullmatch(text) and len(data) > 1 else text
-
-
-def _text_of(data: dict[str, Any]) -> str:
-    """The form of a bundle that a reader of plain text gets most of."""
-    text = data.get("text/plain")
-    text = plain(text) if isinstance(text, str) else ""
-    if text and not _OBJECT_REPR.fullmatch(text):
-        return text
-    for mime in ("text/markdown", "text/latex"):
-        if isinstance(data.get(mime), str):
-            return plain(data[mime])
-    if "application/json" in data:
-        return plain(json.dumps(data["application/json"], ensure_ascii=False))
-    return text
 
 
 def _code_error(content: dict[str, Any]) -> CodeError:
@@ -355,36 +309,6 @@ def _code_error(content: dict[str, Any]) -> CodeError:
         traceback=traceback,
         line=int(found[-1]) if found else None,
     )
-
-
-def _sniff(raw: bytes) -> str | None:
-    """The image type that the bytes are, whatever their label says."""
-    if raw.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if raw.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if raw.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        return "image/webp"
-    return None
-
-
-def _pixels(raw: bytes, mime: str) -> tuple[int | None, int | None]:
-    """Width and height from fixed places of the header; nothing is decoded."""
-    if mime == "image/png" and len(raw) >= 24:
-        return struct.unpack(">II", raw[16:24])
-    if mime == "image/gif" and len(raw) >= 10:
-        return struct.unpack("<HH", raw[6:10])
-    if mime == "image/jpeg":
-        at = 2
-        while at + 9 < len(raw) and raw[at] == 0xFF:
-            marker, length = raw[at + 1], struct.unpack(">H", raw[at + 2 : at + 4])[0]
-            if marker in range(0xC0, 0xD0) and marker not in (0xC4, 0xC8, 0xCC):
-                height, width = struct.unpack(">HH", raw[at + 5 : at + 9])
-                return width, height
-            at += 2 + length
-    return None, None
 
 
 def _spooled(spill: _Spill) -> str | None:

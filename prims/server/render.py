@@ -8,15 +8,22 @@ from urllib.parse import quote
 
 from prims.config import Settings
 from prims.kernel.text import plain, share, shorten, shorten_str
-from prims.model import Display, RunResult, Text
+from prims.model import Display, Form, Picture, RunResult, Text, stored
 
-_INLINE = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MOST_LISTED = 40
 _MOST_PACKAGES = 200
+_TOLD_CHARS = 8000
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXTS = {"type": "array", "items": _TEXT}
+_FORM = {
+    "mime": _TEXT,
+    "size": {**_COUNT, "description": "bytes"},
+    "name": _TEXT,
+    "relative_path": _TEXT,
+    "uri": _TEXT,
+}
 
 # Written out, without references or unions, so that the validator of any client takes it.
 OUTPUT_SCHEMA: dict[str, Any] = {
@@ -42,17 +49,21 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         },
         "displays": {
             "type": "array",
+            "description": "All that was shown, in order, each in the form that tells a person most.",
             "items": {
                 "type": "object",
                 "properties": {
-                    "mime": _TEXT,
-                    "size": {**_COUNT, "description": "bytes"},
-                    "name": _TEXT,
-                    "relative_path": _TEXT,
-                    "uri": _TEXT,
+                    **_FORM,
                     "width": _COUNT,
                     "height": _COUNT,
-                    "text": _TEXT,
+                    "text": {"type": "string", "description": "What is shown, in words."},
+                    "result": {"type": "boolean", "description": "Whether it is the value of the last expression."},
+                    "after": {**_COUNT, "description": "Characters of stdout that came before it."},
+                    "alternatives": {
+                        "type": "array",
+                        "description": "The same in other forms.",
+                        "items": {"type": "object", "properties": _FORM, "required": ["mime", "size", "name"]},
+                    },
                 },
                 "required": ["mime", "size", "name"],
             },
@@ -97,14 +108,15 @@ class Rendered:
     """A result as it is told: `text` for models and people, `images` to go with it, `structured` for programs."""
 
     text: str
-    images: tuple[Display, ...]
+    images: tuple[Picture, ...]
     structured: dict[str, Any]
 
 
 def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
     """One result within the budgets of a reply; `structured` follows OUTPUT_SCHEMA."""
     error = result.error
-    display_text = "\n".join(d.text for d in result.displays if d.text)
+    untold = [d for d in result.displays if not d.told]
+    display_text = "\n".join(d.text for d in untold if d.text)
     wants = [
         _cost(result.story),
         _cost(result.stderr),
@@ -117,8 +129,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
         _fit(text, room) for text, room in zip((result.story, result.stderr, result.result), shares, strict=False)
     )
     stdout = _fit(result.stdout, shares[0])
-    per_display = max(80, shares[4] // max(1, len(result.displays)))
-    attached = _attached(result.displays, settings)
+    per_display = max(80, shares[4] // max(1, len(untold)))
 
     parts: list[str] = []
     if result.status != "ok":
@@ -135,7 +146,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
         if not any(error.name in line for line in shown.splitlines()):
             shown = f"{shown}\n{error.name}: {error_value}".strip("\n")
         parts += _section("error", shown)
-    parts += _section("shown", _display_lines(result, attached, per_display))
+    parts += _section("shown", _display_lines(result, untold, per_display))
     parts += _section("files", _artifact_lines(result))
     parts += _section("hints", "\n".join(f"- {plain(hint)}" for hint in result.feedback))
     took = sum(result.seconds.values())
@@ -146,7 +157,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
         "stdout": stdout,
         "stderr": stderr,
         "result": value,
-        "displays": [_display_fields(d, session_id, per_display) for d in result.displays[:_MOST_LISTED]],
+        "displays": _all_display_fields(result.displays, session_id, per_display),
         "artifacts": [
             {
                 "name": a.name,
@@ -165,7 +176,8 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
     }
     if error_fields is not None:
         structured["error"] = error_fields
-    return Rendered("\n".join(parts), tuple(attached), structured)
+    images = tuple(d.inline for d in result.displays if d.inline is not None)
+    return Rendered("\n".join(parts), images, structured)
 
 
 def _section(title: str, body: str) -> list[str]:
@@ -194,39 +206,40 @@ def _fit_str(text: str, room: int) -> str:
     return text if cost <= room else shorten_str(text, max(200, room * len(text) // max(1, cost)))
 
 
-def _attached(displays: tuple[Display, ...], settings: Settings) -> list[Display]:
-    """The pictures that go with the reply, in order, while they fit."""
-    chosen, used = [], 0
-    for display in displays:
-        size = len(display.data) if display.data is not None and display.mime in _INLINE else 0
-        if 0 < size <= settings.image_bytes and used + size <= settings.images_bytes:
-            chosen.append(display)
-            used += size
-    return chosen
-
-
-def _display_lines(result: RunResult, attached: list[Display], most: int) -> str:
+def _display_lines(result: RunResult, untold: list[Display], most: int) -> str:
     lines = []
-    for display in result.displays[:_MOST_LISTED]:
+    for display in untold[:_MOST_LISTED]:
+        text = _fit_str(plain(display.text), most)
+        if display.path is None and display.text:
+            lines.append(f"- {text}")
+            continue
         pixels = f", {display.width}x{display.height} px" if display.width and display.height else ""
         where = f", stored as {display.path}" if display.path else ""
-        if display.path is None and display.text:
-            lines.append(f"- {_fit_str(plain(display.text), most)}")
-            continue
-        attach = ", attached" if any(display is a for a in attached) else ""
-        if not attach and display.mime in _INLINE:
-            attach = ", too large to attach"
-        lines.append(f"- {display.mime}{pixels}, {count_bytes(display.size)}{where}{attach}")
+        lines.append(f"- {display.mime}{pixels}, {count_bytes(display.size)}{where}{_attached(display)}")
+        others = [f"{form.path} ({form.mime}, {count_bytes(form.size)})" for form in display.alternatives if form.path]
+        if others:
+            lines.append(f"  also as {', '.join(others)}")
         if display.text:
-            lines.append(f"  {_fit_str(plain(display.text), most)}")
-    left = len(result.displays) - _MOST_LISTED + result.displays_left_out
+            lines.append("  " + text.replace("\n", "\n  "))
+    left = len(untold) - len(untold[:_MOST_LISTED]) + result.displays_left_out
     if left > 0:
         lines.append(f"- and {left} more")
     return "\n".join(lines)
 
 
+def _attached(display: Display) -> str:
+    """Whether a picture goes with the reply, in words."""
+    if not display.mime.startswith("image/") or display.mime == "image/svg+xml":
+        return ""
+    if display.inline is None:
+        return ", not attached"
+    small = display.inline
+    same = (small.width, small.height) == (display.width, display.height)
+    return ", attached" if same else f", attached as {small.width}x{small.height} px"
+
+
 def _artifact_lines(result: RunResult) -> str:
-    shown = {d.path for d in result.displays}
+    shown = {form.path for d in result.displays for form in stored(d)}
     files = [a for a in result.artifacts if a.relative_path not in shown]
     lines = [f"- {plain(a.relative_path)} ({a.mime}, {count_bytes(a.size)})" for a in files[:_MOST_LISTED]]
     left = max(0, len(files) - _MOST_LISTED) + result.artifacts_left_out
@@ -235,14 +248,35 @@ def _artifact_lines(result: RunResult) -> str:
     return "\n".join(lines)
 
 
+def _all_display_fields(displays: tuple[Display, ...], session_id: str, most: int) -> list[dict[str, Any]]:
+    """At most 40 displays; those whose text stands in the story give way to the others, and share less room."""
+    spare = max(0, _MOST_LISTED - sum(not d.told for d in displays))
+    told = [d for d in displays if d.told]
+    kept = {id(d) for d in told[:spare]}
+    room = _TOLD_CHARS // max(1, len(kept))
+    listed = [d for d in displays if not d.told or id(d) in kept][:_MOST_LISTED]
+    return [_display_fields(d, session_id, room if d.told else most) for d in listed]
+
+
 def _display_fields(display: Display, session_id: str, most: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {"mime": display.mime, "size": display.size, "name": display.name}
-    if display.path:
-        fields |= {"relative_path": display.path, "uri": file_uri(session_id, display.path)}
+    fields = _form_fields(display, session_id)
     if display.width and display.height:
         fields |= {"width": display.width, "height": display.height}
-    if display.text:
+    if display.is_result:
+        fields["result"] = True
+    if display.text and not (display.is_result and display.told):  # else it is the result
         fields["text"] = _fit_str(plain(display.text), most)
+    if display.after:
+        fields["after"] = display.after
+    if display.alternatives:
+        fields["alternatives"] = [_form_fields(form, session_id) for form in display.alternatives]
+    return fields
+
+
+def _form_fields(form: Form, session_id: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"mime": form.mime, "size": form.size, "name": form.name}
+    if form.path:
+        fields |= {"relative_path": form.path, "uri": file_uri(session_id, form.path)}
     return fields
 
 

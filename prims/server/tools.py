@@ -273,7 +273,7 @@ async def _run_code(call: Call) -> CallToolResult:
     rendered = render(replace(result, feedback=(*admitted.notes, *result.feedback)), call.session.id, settings)
     content: list[ContentBlock] = [TextContent(type="text", text=rendered.text)]
     for image in rendered.images:
-        data = base64.b64encode(image.data or b"").decode("ascii")
+        data = base64.b64encode(image.data).decode("ascii")
         content.append(ImageContent(type="image", data=data, mime_type=image.mime))
     if call.links:
         content += _links(result, call.session)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,7 +20,7 @@ from prims.config import Settings
 from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
-from prims.model import Emit, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
+from prims.model import Display, Emit, Form, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
 from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
 from prims.stopping import Stop
 from prims.tasks import alongside
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from prims.kernel.looking import Look
 
 _log = logging.getLogger(__name__)
+Shown = TypeVar("Shown", Display, Form)
 
 _MOST_ARTIFACTS = 100
 _CLOSE_SECONDS = 1.5
@@ -318,7 +319,7 @@ class SessionTable:
                 folder=session.folder,
                 spool=spool,
                 keep_chars=self._settings.reply_chars,
-                image_bytes=self._settings.image_bytes,
+                pictures=self._settings.pictures,
                 uid=session.uid,
             )
             watch = partial(self._watch_quota, session, run)
@@ -368,20 +369,24 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tupl
     """
     moved: dict[str, str | None] = {}
 
-    def place(path: str | None) -> str | None:
+    def place(path: str | None, hidden: bool = False) -> str | None:
         if path is None:
             return None
         if path not in moved:
-            moved[path] = adopt(session.files, spool / path, f"{run}-{path}", session.uid)
+            moved[path] = adopt(session.files, spool / path, f"{run}-{path}", session.uid, hidden=hidden)
         return moved[path]
 
     def text(value: Text) -> Text:
         return replace(value, path=place(value.path))
 
-    displays = []
-    for display in result.displays:
-        path = place(display.path)
-        displays.append(replace(display, path=path, name=path.rsplit("/", 1)[-1] if path else display.name))
+    def form(value: Shown, hidden: bool) -> Shown:
+        path = place(value.path, hidden)
+        return replace(value, path=path, name=path.rsplit("/", 1)[-1] if path else value.name)
+
+    displays = [
+        replace(form(d, d.told), alternatives=tuple(form(other, d.told) for other in d.alternatives))
+        for d in result.displays
+    ]
     result = replace(
         result,
         stdout=text(result.stdout),

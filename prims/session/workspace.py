@@ -18,6 +18,9 @@ from prims.beneath import FOLDER, open_file, open_folder
 from prims.errors import Refused
 from prims.model import Artifact
 
+# Below output/: forms of what was shown that are for programs only.
+HIDDEN = ".shown"
+
 _MOST_ENTRIES = 20_000
 _MOST_LISTED = 500
 _DEEPEST = 32
@@ -199,7 +202,7 @@ def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
                         name = prefix + entry.name
                         with contextlib.suppress(OSError):
                             if entry.is_dir(follow_symlinks=False):
-                                if name.count("/") < _DEEPEST and len(pending) < 200:
+                                if name != HIDDEN and name.count("/") < _DEEPEST and len(pending) < 200:
                                     pending.append((name + "/", os.open(entry.name, FOLDER, dir_fd=folder)))
                             elif entry.is_file(follow_symlinks=False):
                                 yield name, entry.stat(follow_symlinks=False)
@@ -221,20 +224,23 @@ def _is_text(name: str) -> bool:
     return name.isprintable()
 
 
-def adopt(files: Path, spooled: Path, name: str, uid: int | None) -> str | None:
+def adopt(files: Path, spooled: Path, name: str, uid: int | None, *, hidden: bool = False) -> str | None:
     """Move a file of ours to output/`name` (or a like name that is free); its path from the workspace, or None.
 
-    The code may still be running: nothing of it is followed or overwritten.
+    A `hidden` one goes to a folder that no list of files looks into. The code may still be running: nothing of it is
+    followed or overwritten.
     """
     stem, dot, suffix = name.rpartition(".")
-    folder = -1
-    root = os.open(files, FOLDER)
+    parts = ["output", *([HIDDEN] if hidden else [])]
+    folder = os.open(files, FOLDER)
     try:
-        with contextlib.suppress(FileExistsError, OSError):
-            os.mkdir("output", 0o755, dir_fd=root)
-            if uid is not None:
-                os.chown("output", uid, uid, dir_fd=root, follow_symlinks=False)
-        folder = os.open("output", FOLDER, dir_fd=root)
+        for part in parts:
+            with contextlib.suppress(FileExistsError, OSError):
+                os.mkdir(part, 0o755, dir_fd=folder)
+                if uid is not None:
+                    os.chown(part, uid, uid, dir_fd=folder, follow_symlinks=False)
+            outer, folder = folder, os.open(part, FOLDER, dir_fd=folder)
+            os.close(outer)
         for attempt in range(20):
             free = name if not attempt else f"{stem}-{attempt}{dot}{suffix}"
             try:
@@ -245,11 +251,9 @@ def adopt(files: Path, spooled: Path, name: str, uid: int | None) -> str | None:
             os.unlink(spooled)
             if uid is not None:
                 os.chown(free, uid, uid, dir_fd=folder, follow_symlinks=False)
-            return f"output/{free}"
+            return "/".join([*parts, free])
     except OSError:
         return None
     finally:
-        os.close(root)
-        if folder >= 0:
-            os.close(folder)
+        os.close(folder)
     return None
