@@ -67,6 +67,9 @@ class Settings:
     fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(FORK_CHOICES))
     workspace_bytes: int | None = _setting(4 << 30, "bytes in a session's workspace", unit="bytes", least=1 << 20)
     workspace_files: int | None = _setting(50_000, "files and folders in a session's workspace", least=100)
+    notebook_bytes: int | None = _setting(
+        32 << 20, "what is kept of a session's runs for its notebook", unit="bytes", least=1 << 16
+    )
     sessions: int = _setting(64, "sessions at once", least=1)
     session_idle_seconds: float = _setting(
         1800.0, "time after which an unused session of an HTTP client ends", unit="seconds", least=1

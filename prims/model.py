@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal[
     "ok",  # the code ran to its end
@@ -63,7 +63,8 @@ class SandboxSpec:
     `folder` is the session's folder on this machine: `files/` is the kernel's working directory, `mounts/` its
     read-only inputs. `spool` is an empty private folder for what is too large to be returned. `uid` is the
     unprivileged uid of the session when the server is root. `keep_chars` bounds what is kept in memory of each text
-    (head and tail), `pictures` what is returned of all that was drawn.
+    (head and tail), `pictures` what is returned of all that was drawn, `record_bytes` what is kept of all outputs for
+    a notebook.
     """
 
     request: RunRequest
@@ -72,6 +73,7 @@ class SandboxSpec:
     spool: Path
     keep_chars: int
     pictures: PictureBudget = PictureBudget()
+    record_bytes: int = 0
     uid: int | None = None
 
 
@@ -199,11 +201,26 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """One output as a notebook has it. `content` is valid for the notebook format, but that a stream's is in `text`.
+
+    `left_out` names what is not in it, because it was too large or no data of its type. `path` is the workspace file
+    that holds it whole, when there is one.
+    """
+
+    content: dict[str, Any]
+    text: Text | None = None
+    path: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """All that one run gave, whichever way it ended.
 
     `story` is standard output with what was displayed as text in its place. From an engine, texts and displays name
-    files in the spool by `path`; the session moves them to output/. `cause` says in words why a run that is neither
+    files in the spool by `path`; the session moves them to output/. `outputs` is what a notebook shows of the run.
+    `cause` says in words why a run that is neither
     ok nor error ended.
     """
 
@@ -219,6 +236,7 @@ class RunResult:
     displays_left_out: int = 0
     artifacts: tuple[Artifact, ...] = ()
     artifacts_left_out: int = 0
+    outputs: tuple[Output, ...] = ()
     packages: tuple[str, ...] = ()
     seconds: dict[Phase, float] = field(default_factory=dict)
     feedback: tuple[str, ...] = ()

@@ -45,11 +45,16 @@ OWNERS = {
     "IPython": ["kernel/inside/"],
     "virtualenv": ["kernel/venv.py"],
     "uv": ["kernel/uv.py", "doctor.py"],
+    "nbformat": ["session/notebook.py"],
+    "nbconvert": ["session/notebook.py"],
     "ray": ["engine/ray.py"],
 }
 
 # Importing what a client waits for must not load what only a run needs.
-HEAVY = ("zmq", "jupyter_client", "IPython", "ipykernel", "virtualenv", "uv", "packaging", "matplotlib", "pandas")
+HEAVY = (
+    "zmq", "jupyter_client", "IPython", "ipykernel", "virtualenv", "uv", "packaging", "matplotlib", "pandas",
+    "nbformat", "nbconvert",
+)  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:

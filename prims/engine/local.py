@@ -176,7 +176,7 @@ class LocalEngine:
         clock = _Clock(emit)
         walls = await self.walls()
         key = _Key(spec.folder, spec.uid)
-        relay = Relay(spec.spool, emit, keep=spec.keep_chars)
+        relay = Relay(spec.spool, emit, keep=spec.keep_chars, record=spec.record_bytes)
         environment: Environment | None = None
         ending: Ending | None = None
         try:
@@ -210,6 +210,7 @@ class LocalEngine:
             cause=cause,
             displays=displays,
             displays_left_out=relay.dropped_displays,
+            outputs=relay.recorder.cells[-1],
             packages=environment.packages if environment else (),
             seconds=clock.seconds,
             feedback=environment.notes if environment else (),

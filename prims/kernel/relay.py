@@ -17,6 +17,7 @@ import aiofiles
 
 from prims.kernel import bundles
 from prims.kernel.bundles import INLINE, LONGEST_TEXT, Content
+from prims.kernel.record import Recorder
 from prims.kernel.text import Cleaner, TextSink, plain
 from prims.model import CodeError, Display, DisplayEvent, Emit, Form, Text, TextEvent
 
@@ -55,9 +56,10 @@ class Relay:
         spool: a private folder for this run.
         emit: told of text and displays as they come; must not block.
         keep: characters kept of the head and of the tail of each text.
+        record: bytes of outputs that are kept for a notebook.
     """
 
-    def __init__(self, spool: Path, emit: Emit, *, keep: int) -> None:
+    def __init__(self, spool: Path, emit: Emit, *, keep: int, record: int = 0) -> None:
         self._spool = spool
         self._emit = emit
         self._cleaners: dict[Stream, Cleaner] = {"stdout": Cleaner(), "stderr": Cleaner()}
@@ -66,6 +68,7 @@ class Relay:
         self._story = _Spill(TextSink(keep), spool / "output.txt")
         self._stderr = _Spill(TextSink(keep), spool / "stderr.txt")
         self._result = _Spill(TextSink(keep), spool / "result.txt")
+        self.recorder = Recorder(record, {"stdout": self._story.path.name, "stderr": self._stderr.path.name})
         self._shown: list[_Shown] = []
         self._clear_next = False
         self._number = 0
@@ -108,6 +111,7 @@ class Relay:
                 await self._update(content)
             case "error":
                 await self._cleared()
+                self.recorder.error(content)
                 self.error = _code_error(content)
             case "clear_output":
                 if content.get("wait"):
@@ -160,6 +164,7 @@ class Relay:
     async def _text(self, stream: Stream, text: str) -> None:
         await self._cleared()
         self._emit(TextEvent(stream, text))
+        self.recorder.stream(stream, text)
         if stream == "stderr":
             await self._feed(self._stderr, text)
         else:
@@ -188,6 +193,7 @@ class Relay:
 
     async def _clear(self) -> None:
         self._clear_next = False
+        self.recorder.clear()
         self._stdout.clear()
         for stream in self._cleaners:
             self._cleaners[stream] = Cleaner()
@@ -209,6 +215,7 @@ class Relay:
             return
         read = bundles.read(data, summary=_is_summary(content))
         shown = await self._keep(read, _display_id(content), result)
+        self.recorder.show("execute_result" if result else "display_data", content, shown.display.path)
         self._emit(DisplayEvent(shown.display.text))
         if result:
             self._result.sink.clear()
@@ -237,14 +244,17 @@ class Relay:
             self.malformed += 1
             return
         await self._cleared()
+        path = None
         for index, old in enumerate(self._shown):
             if old.id == display_id:
                 read = bundles.read(data, summary=_is_summary(content))
                 new = await self._keep(read, display_id, old.display.is_result)
                 new.display = replace(new.display, after=old.display.after)
                 self._shown[index] = new
+                path = new.display.path
                 _remove(old)
                 self._emit(DisplayEvent(new.display.text))
+        self.recorder.update(content, path)
 
     async def _keep(self, read: Content, display_id: str | None, result: bool) -> _Shown:
         """A bundle with its forms in the spool. One that may be updated cannot be told yet."""

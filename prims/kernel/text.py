@@ -167,6 +167,11 @@ class TextSink:
                 joined = "".join(self._tail)[-self._keep :]
                 self._tail, self._tail_chars = [joined], len(joined)
 
+    def lose(self, chars: int, newlines: int) -> None:
+        """Count text that is not kept at all."""
+        self.chars += chars
+        self.newlines += newlines
+
     @property
     def overflowed(self) -> bool:
         """Whether not everything is kept."""

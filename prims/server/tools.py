@@ -174,7 +174,7 @@ def make_server(host: Host) -> Server[Any]:
             return _failure(f"PRIMS failed in {params.name}; its log says how.")
 
     async def list_templates(context: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
-        return ListResourceTemplatesResult(resource_templates=[resources.TEMPLATE])
+        return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         # Files are found through the results that name them: a list must not depend on who asks.
@@ -182,7 +182,8 @@ def make_server(host: Host) -> Server[Any]:
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         try:
-            return await resources.read(await host.table(), str(params.uri), host.principal(context.request))
+            table, principal = await host.table(), host.principal(context.request)
+            return await resources.read(table, settings, str(params.uri), principal)
         except PrimsError as problem:
             raise MCPError(INVALID_PARAMS, plain(problem)) from None
 

@@ -21,6 +21,7 @@ from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
 from prims.model import Display, Emit, Form, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
+from prims.session.history import History, past_run
 from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
 from prims.stopping import Stop
 from prims.tasks import alongside
@@ -35,6 +36,8 @@ Shown = TypeVar("Shown", Display, Form)
 _MOST_ARTIFACTS = 100
 _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
+# What one run's outputs for the notebook may take of the server's memory.
+_RECORD_BYTES = 8 << 20
 
 
 class Run:
@@ -82,12 +85,15 @@ class Session:
     `principal` is who may use it, when clients have names. A `lasting` session ends with the server only.
     """
 
-    def __init__(self, id: str, folder: Path, uid: int | None, principal: str | None, *, lasting: bool) -> None:
+    def __init__(
+        self, id: str, folder: Path, uid: int | None, principal: str | None, history: History, *, lasting: bool
+    ) -> None:
         self.id = id
         self.folder = folder
         self.uid = uid
         self.principal = principal
         self.lasting = lasting
+        self.history = history
         self.used = time.monotonic()
         self.mounting = anyio.Lock()
         self.mounted: dict[str, Mounted] = {}
@@ -105,10 +111,10 @@ class Session:
         """The inputs, read-only for the code."""
         return self.folder / "mounts"
 
-    def next_name(self) -> str:
-        """A name for the next run, for people: run1, run2, …"""
+    def next_number(self) -> int:
+        """A number for the next run, for people: 1, 2, …"""
         self._numbers += 1
-        return f"run{self._numbers}"
+        return self._numbers
 
 
 def locate(session: Session, relative: str) -> tuple[Path, list[str], str]:
@@ -197,7 +203,8 @@ class SessionTable:
             uid = await self._engine.open_session(folder)
         finally:
             self._opening -= 1
-        session = Session("s_" + secrets.token_hex(16), folder, uid, principal, lasting=lasting)
+        history = History(folder / "history", self._settings.notebook_bytes)
+        session = Session("s_" + secrets.token_hex(16), folder, uid, principal, history, lasting=lasting)
         self._sessions[session.id] = session
         return session
 
@@ -307,7 +314,7 @@ class SessionTable:
             self._turns.release()
 
     async def _run(self, session: Session, run: Run, queued: float) -> RunResult:
-        name = session.next_name()
+        number = session.next_number()
         self._names += 1
         spool = self._state / f"p{self._names}"
         spool.mkdir(mode=0o700)
@@ -320,12 +327,13 @@ class SessionTable:
                 spool=spool,
                 keep_chars=self._settings.reply_chars,
                 pictures=self._settings.pictures,
+                record_bytes=min(_RECORD_BYTES, self._settings.notebook_bytes or _RECORD_BYTES),
                 uid=session.uid,
             )
             watch = partial(self._watch_quota, session, run)
             ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
             assert ran is not None
-            result, made = await anyio.to_thread.run_sync(_move_in, session, name, spool, ran)
+            result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
             after = await anyio.to_thread.run_sync(snapshot, session.files)
         finally:
             with anyio.CancelScope(shield=True):
@@ -362,18 +370,21 @@ class SessionTable:
                 run.stop.set("files")
 
 
-def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tuple[RunResult, set[str]]:
+def _move_in(
+    session: Session, number: int, spool: Path, request: RunRequest, result: RunResult
+) -> tuple[RunResult, set[str]]:
     """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
 
-    Also gives the paths of what was moved.
+    Also gives the paths of what was moved. The run is then part of the session's history.
     """
+    ended = time.time()
     moved: dict[str, str | None] = {}
 
     def place(path: str | None, hidden: bool = False) -> str | None:
         if path is None:
             return None
         if path not in moved:
-            moved[path] = adopt(session.files, spool / path, f"{run}-{path}", session.uid, hidden=hidden)
+            moved[path] = adopt(session.files, spool / path, f"run{number}-{path}", session.uid, hidden=hidden)
         return moved[path]
 
     def text(value: Text) -> Text:
@@ -394,7 +405,12 @@ def _move_in(session: Session, run: str, spool: Path, result: RunResult) -> tupl
         stderr=text(result.stderr),
         result=text(result.result),
         displays=tuple(displays),
+        outputs=tuple(
+            replace(output, path=place(output.path), text=output.text and text(output.text))
+            for output in result.outputs
+        ),
     )
     made = {path for path in moved.values() if path}
     session.made |= made
+    session.history.add(past_run(number, request, result, ended))
     return result, made

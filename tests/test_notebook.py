@@ -1,0 +1,355 @@
+"""A session as a notebook: what is recorded of a run, how it is written, and what runs again."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+
+from prims import config
+from prims.kernel.record import Recorder
+from prims.model import CodeError, Output, Text
+from prims.session.history import History, PastRun
+from prims.session.notebook import as_notebook, as_script, output_dict
+from prims.session.table import Mounted
+from tests import kit
+
+FILES = {"stdout": "output.txt", "stderr": "stderr.txt"}
+
+
+def recorder(most: int = 1 << 20) -> Recorder:
+    return Recorder(most, FILES)
+
+
+def recorded(record: Recorder) -> list[dict[str, Any]]:
+    """The outputs of the only cell as a notebook has them, which is valid and can be written."""
+    [outputs] = record.cells
+    found = [output_dict(output, 1) for output in outputs]
+    notebook = as_notebook([past(1, outputs=outputs)], {}, ())
+    nbformat.validate(nbformat.from_dict(notebook))
+    nbformat.writes(nbformat.from_dict(notebook)).encode("utf-8")
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def past(number: int, **changes: Any) -> PastRun:
+    run = PastRun(number, "1", (), (), "ok", "", None, (), {"run": 0.5}, 1e9)
+    return replace(run, **changes)
+
+
+def bundle(data: Any, *, id: Any = None, metadata: Any = None) -> dict[str, Any]:
+    return {"data": data, "metadata": metadata or {}, "transient": {"display_id": id}}
+
+
+def stream(text: str, output: Output | None = None) -> Output:
+    return Output({"output_type": "stream", "name": "stdout"}, Text(text, "", len(text), text.count("\n")))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+# ------------------------------------------------------------------------------------------ the recorder
+
+
+def test_streams_are_merged_and_stand_where_they_were_written() -> None:
+    record = recorder()
+    for name, text in (("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n")):
+        record.stream(name, text)
+    record.show("display_data", bundle({"text/plain": "shown"}), None)
+    record.stream("stdout", "e\n")
+    found = recorded(record)
+    texts = [(o.get("name"), o.get("text") or o["data"]["text/plain"]) for o in found]
+    assert texts == [
+        ("stdout", "a\nb\n"), ("stderr", "c\n"), ("stdout", "d\n"), (None, "shown"), ("stdout", "e\n"),
+    ]  # fmt: skip
+
+
+def test_an_update_replaces_what_was_shown_and_a_clear_removes_all() -> None:
+    record = recorder()
+    record.stream("stdout", "gone")
+    record.clear()
+    record.show("display_data", bundle({"text/html": "old"}, id="x"), None)
+    record.show("execute_result", bundle({"text/plain": "other"}, id="y"), None)
+    record.update(bundle({"text/html": "new"}, id="x", metadata={"isolated": True}), None)
+    record.update(bundle({"text/html": "nowhere"}, id=None), None)
+    assert recorded(record) == [
+        {"output_type": "display_data", "data": {"text/html": "new"}, "metadata": {"isolated": True}},
+        {"output_type": "execute_result", "data": {"text/plain": "other"}, "metadata": {}, "execution_count": 1},
+    ]
+
+
+def test_an_update_reaches_the_cell_in_which_its_display_is() -> None:
+    record = recorder()
+    record.show("display_data", bundle({"text/plain": "old"}, id="x"), None)
+    record.next_cell()
+    record.stream("stdout", "second")
+    record.update(bundle({"text/plain": "new"}, id="x"), None)
+    record.clear()
+    first, second = record.cells
+    assert [o.content["data"] for o in first] == [{"text/plain": "new"}]
+    assert second == ()
+
+
+NO_HTML, NO_JSON = (
+    {"text/plain": f"[{mime} (no data of that type) left out of this notebook]"}
+    for mime in ("text/html", "application/json")
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        ({"application/json": {"a": [float("nan"), float("inf"), 1]}}, {"application/json": {"a": [None, None, 1]}}),
+        ({"application/json": "\ud800"}, {"application/json": "?"}),
+        ({"application/vnd.x.v1+json": nested(50)}, {"application/vnd.x.v1+json": nested(50)}),
+        ({"application/json": {"[": '"]\\"[['}}, {"application/json": {"[": '"]\\"[['}}),
+        ({"text/plain": "a\ud800\0é"}, {"text/plain": "a?\0é"}),
+        ({"text/html": ["<b>", "</b>"]}, {"text/html": "<b></b>"}),
+        ({"text/html": {"no": "text"}}, NO_HTML),
+        ({"application/json": nested(5000)}, NO_JSON),
+        ({"application/json": nested(100_000)}, NO_JSON),
+        ({"": "x", "no mime": "x", "text/<script>": "x", "a/b\n": "x", "text/plain": "y"}, {"text/plain": "y"}),
+        ("no bundle", {}),
+        (None, {}),
+    ],
+)  # fmt: skip
+def test_a_bundle_is_kept_as_valid_json_whatever_was_sent(data: Any, kept: dict[str, Any]) -> None:
+    record = recorder()
+    record.show("display_data", bundle(data, metadata={"x": float("nan")}), None)
+    [output] = recorded(record)
+    assert output == {"output_type": "display_data", "data": kept, "metadata": {"x": None}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {}, {"data": []}, {"data": {1: 2}}, {"data": {"text/plain": None}}, {"transient": []},
+        {"metadata": nested(9999)},
+        {"transient": {"display_id": {}}}, {"data": {"text/plain": 10**400}}, {"metadata": {"a": "x" * 100_000}},
+    ],
+)  # fmt: skip
+def test_messages_of_wrong_types_break_nothing(content: dict[str, Any]) -> None:
+    record = recorder()
+    for kind in ("display_data", "execute_result"):
+        record.show(kind, content, None)
+    record.update(content, None)
+    record.error(content)
+    record.error({"ename": 1, "evalue": None, "traceback": [1, "\ud800", None]})
+    assert len(recorded(record)) == 4
+
+
+def test_beyond_its_bound_a_run_keeps_small_forms_and_says_what_is_missing_and_where_it_is() -> None:
+    record = recorder(10_000)
+    record.show("display_data", bundle({"image/png": "x" * 20_000, "text/plain": "<Figure>"}), "figure-1.png")
+    record.show("display_data", bundle({"text/html": "y" * 9000}), None)
+    record.show("display_data", bundle({"text/html": "z" * 9000}), None)
+    first, second, third = recorded(record)
+    assert first["data"] == {
+        "text/plain": "<Figure>\n[image/png of 20,000 bytes left out of this notebook; it is in figure-1.png]"
+    }
+    assert second["data"] == {"text/html": "y" * 9000}
+    assert third["data"] == {"text/plain": "[text/html of 9,000 bytes left out of this notebook]"}
+
+
+def test_room_comes_back_when_a_display_is_updated_or_cleared() -> None:
+    record = recorder(10_000)
+    for _ in range(5):
+        record.show("display_data", bundle({"text/html": "x" * 9000}, id="bar"), None)
+        for _ in range(5):
+            record.update(bundle({"text/html": "y" * 9500}, id="bar"), None)
+        record.clear()
+    record.show("display_data", bundle({"text/html": "z" * 9900}), None)
+    assert recorded(record)[0]["data"] == {"text/html": "z" * 9900}
+
+
+def test_a_hundred_thousand_outputs_are_a_thousand_and_a_note() -> None:
+    record = recorder()
+    for number in range(100_000):
+        record.show("display_data", bundle({"text/plain": str(number)}), None)
+    found = recorded(record)
+    assert len(found) == 1001
+    assert found[-1]["data"]["text/plain"] == "[99000 more outputs left out of this notebook]"
+
+
+def test_endless_text_is_bounded_and_keeps_head_and_tail() -> None:
+    record = recorder(8 << 20)
+    for number in range(2000):
+        record.stream("stdout", f"{number:09}\n" * 500)
+    [output] = recorded(record)
+    assert len(output["text"]) < 500_000
+    assert output["text"].startswith("000000000\n")
+    assert output["text"].endswith("000001999\n")
+    assert "characters left out (1,000,000 lines in all); all of it is in output.txt ...]" in output["text"]
+
+
+def test_text_that_goes_from_one_stream_to_the_other_for_ever_is_bounded_too() -> None:
+    record = recorder(1 << 20)
+    for _ in range(20_000):
+        record.stream("stdout", "o" * 100 + "\n")
+        record.stream("stderr", "e" * 100 + "\n")
+    found = recorded(record)
+    assert len(found) == 1001
+    assert sum(len(o.get("text", "")) for o in found) < 1_200_000
+
+
+# ------------------------------------------------------------------------------------------ the history
+
+
+def test_the_history_gives_back_what_was_kept(tmp_path: Path) -> None:
+    history = History(tmp_path / "history", None)
+    runs = [
+        past(2, code="é\ud800", error=CodeError("E", "v", "t", 3), status="error", cause="why", packages=("a==1",)),
+        past(1, outputs=(stream("hi"), Output({"output_type": "display_data", "data": {}}, None, "p", ("x",)))),
+    ]
+    for run in runs:
+        history.add(run)
+    assert history.runs() == [runs[1], replace(runs[0], code="é?")]
+
+
+def test_large_outputs_of_the_oldest_runs_go_first_and_then_the_oldest_runs(tmp_path: Path) -> None:
+    history = History(tmp_path / "history", 100_000)
+    big = Output(
+        {"output_type": "display_data", "data": {"text/html": "x" * 40_000, "text/plain": "t"}, "metadata": {}}
+    )
+    small = stream("small")
+    for number in range(1, 4):
+        history.add(past(number, outputs=(small, big, stream("y" * 4000))))
+    first, second, third = history.runs()
+    assert [o.content.get("data") for o in first.outputs] == [None, {"text/plain": "t"}, None]
+    assert first.outputs[1].left_out == ("text/html of 40,002 bytes",)
+    assert second.outputs[1] == third.outputs[1] == big
+    for number in range(4, 40):
+        history.add(past(number, code="c" * 9000))
+    kept = [run.number for run in history.runs()]
+    assert kept[-1] == 39
+    assert len(kept) < 12
+    assert history.forgotten == 39 - len(kept)
+    assert sum(file.stat().st_size for file in (tmp_path / "history").iterdir()) <= 100_000
+    notebook = as_notebook(history.runs(), {}, (), forgotten=history.forgotten)
+    assert f"first {history.forgotten} runs" in notebook["cells"][1]["source"]
+
+
+def test_the_setting_bounds_what_is_kept(tmp_path: Path) -> None:
+    assert config.load({"notebook_bytes": "1M"}, {}).notebook_bytes == 1 << 20
+    assert config.load({"notebook_bytes": "none"}, {}).notebook_bytes is None
+
+
+# ------------------------------------------------------------------------------------------ the forms
+
+
+def test_the_header_pins_what_was_asked_for_and_what_every_run_has() -> None:
+    runs = [
+        past(1, requirements=("Six", "uvicorn[standard]>=0.3"), packages=("numpy==1", "six==1.15", "uvicorn==0.30")),
+        past(2, requirements=("six==1.16",), packages=("numpy==2", "six==1.16", "other==1")),
+    ]
+    notebook = as_notebook(runs, {}, ("NumPy", "absent"))
+    header = notebook["cells"][0]["source"]
+    text = "".join(line.removeprefix("# ") + "\n" for line in header.splitlines()[2:-1])
+    assert ast.literal_eval(text.partition("=")[2].strip()) == [
+        "NumPy==2", "six==1.16", "uvicorn[standard]==0.30",
+    ]  # fmt: skip
+    assert notebook["cells"][2]["metadata"]["prims"]["requirements"] == ["six==1.16"]
+
+
+def test_mounted_files_are_listed_with_their_hash_and_without_the_secrets_of_links() -> None:
+    mounted = {"a|`b.csv": Mounted("https://user:pw@host.example/x/a.csv?X-Amz-Signature=secret", 12, "f" * 64, None)}
+    notebook = as_notebook([past(1)], mounted, ())
+    [file] = notebook["metadata"]["prims"]["mounts"]
+    assert file == {
+        "path": "mounts/a|`b.csv", "bytes": 12, "sha256": "f" * 64, "source": "https://host.example/x/a.csv",
+    }  # fmt: skip
+    assert "f" * 64 in notebook["cells"][1]["source"]
+    assert "secret" not in json.dumps(notebook)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("x = 1", "x = 1"),
+        ("%time x\ny = 2", "# %time x\ny = 2"),
+        ("!ls\n  \n%pip install six", "# !ls\n  \n# %pip install six"),
+        ("%%bash\nls", "# %%bash\n# ls"),
+        ("await f()\n", "# This is no plain Python:\n# await f()\n#"),
+        ("def f(:\n", "# This is no plain Python:\n# def f(:\n#"),
+    ],
+)
+def test_the_script_is_python_whatever_the_cells_hold(code: str, text: str) -> None:
+    script = as_script(as_notebook([past(1, code=code, status="error")], {}, ()))
+    assert script.endswith(f"# %% run1: error\n{text}\n")
+    ast.parse(script)
+
+
+# ------------------------------------------------------------------------------------------ a real session
+
+CODE = """
+import sys
+from IPython.display import HTML, clear_output
+print("gone")
+clear_output()
+print("out")
+print("err", file=sys.stderr)
+shown = display(HTML("<b>old</b>"), display_id=True)
+shown.update(HTML("<i>new</i>"))
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+6 * 7
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", ["2026-07-28"], indirect=True)
+async def test_a_session_is_read_as_a_valid_notebook_with_its_real_outputs(client: Client) -> None:
+    first = await kit.run_code(client, CODE)
+    session = first.structured_content["session_id"]
+    await kit.run_code(client, "import six\nprint(six.__name__)\n1 / 0", requirements=["six"])
+    await kit.run_code(client, "print('last words')\nimport os\nos._exit(3)")
+    [contents] = (await client.read_resource(f"prims://{session}/notebook.ipynb")).contents
+    assert contents.mime_type == "application/x-ipynb+json"
+    assert session not in contents.text
+    notebook = nbformat.reads(contents.text, as_version=4)
+    nbformat.validate(notebook)
+    header, one, two, three = notebook.cells
+    assert re.search(r'^#   "six==1', header.source, re.M)
+    assert [cell.execution_count for cell in (one, two, three)] == [1, 2, 3]
+    assert [cell.metadata.prims.status for cell in (one, two, three)] == ["ok", "error", "died"]
+    assert one.source == "#\n" + CODE.lstrip("\n")
+    assert [o.output_type for o in one.outputs] == [
+        "stream",
+        "stream",
+        "display_data",
+        "execute_result",
+        "display_data",
+    ]
+    # Between the two streams no order is kept.
+    assert {o.name: o.text for o in one.outputs[:2]} == {"stdout": "out\n", "stderr": "err\n"}
+    assert one.outputs[2].data["text/html"] == "<i>new</i>"
+    assert one.outputs[3].data == {"text/plain": "42"}
+    assert base64.b64decode(one.outputs[4].data["image/png"]).startswith(b"\x89PNG")
+    assert two.outputs[0].text == "six\n"
+    assert two.outputs[1].ename == "ZeroDivisionError"
+    assert two.metadata.prims.requirements == ["six"]
+    assert two.metadata.prims.seconds.run >= 0
+    assert three.outputs[0].text == "last words\n"
+    assert three.outputs[1].ename == "KernelDied"
+    script = (await client.read_resource(f"prims://{session}/notebook.py")).contents[0].text
+    ast.parse(script)
+    whole = contents.text.encode()
+    part = (await client.read_resource(f"prims://{session}/notebook.ipynb?offset=5&limit=100")).contents[0]
+    assert base64.b64decode(part.blob) == whole[5:105]
+    with pytest.raises(MCPError, match=r"notebook\.ipynb"):
+        await client.read_resource(f"prims://{session}/notebook.exe")
+    templates = (await client.list_resource_templates()).resource_templates
+    assert "prims://{session_id}/notebook.ipynb{?offset,limit}" in [t.uri_template for t in templates]
