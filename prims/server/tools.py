@@ -45,7 +45,7 @@ from prims.config import Settings
 from prims.errors import InstallError, KernelStartError, PrimsError
 from prims.kernel.text import plain, shorten_str
 from prims.model import RunResult
-from prims.server import file_tools, prompt, resources
+from prims.server import app, file_tools, prompt, resources
 from prims.server.arguments import Parameter, input_schema, read
 from prims.server.host import Host
 from prims.server.progress import ProgressPump
@@ -135,6 +135,7 @@ def make_server(host: Host) -> Server[Any]:
         annotations=ToolAnnotations(
             read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
         ),
+        _meta=app.TOOL_META,
     )
     tools: dict[str, tuple[Tool, tuple[Parameter, ...], Handler]] = {
         "run_code": (run_code, _run_parameters(settings), _run_code)
@@ -178,9 +179,11 @@ def make_server(host: Host) -> Server[Any]:
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         # Files are found through the results that name them: a list must not depend on who asks.
-        return ListResourcesResult(resources=[])
+        return ListResourcesResult(resources=[app.PAGE])
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        if of_app := app.read(str(params.uri)):
+            return of_app
         try:
             table, principal = await host.table(), host.principal(context.request)
             return await resources.read(table, settings, str(params.uri), principal)
@@ -215,6 +218,7 @@ def make_server(host: Host) -> Server[Any]:
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+    server.extensions = app.EXTENSIONS
     server.middleware.append(note_first_answer)
     return server
 
