@@ -38,9 +38,10 @@ export function fileLine(file, ...more) {
   return h(
     "div",
     { class: "file" },
-    name(file.relative_path ?? file.name),
+    // What only stands for a text that was told has a name that says nothing.
+    !/(^|\/)\.shown\//.test(file.relative_path) && name(file.relative_path ?? file.name),
     h("span", { class: "kind" }, `${visible(file.mime)}, ${bytes(file.size)}`),
-    more,
+    ...more,
     save,
     told,
   );

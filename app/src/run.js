@@ -52,19 +52,35 @@ function errorSection(error) {
   return section("Error", said, error.traceback && h("details", {}, h("summary", {}, "Traceback"), textBox("Traceback", error.traceback, "text")));
 }
 
-function shownSection(run, content) {
+/** What was printed and shown, in the order in which it happened; the value of the last expression by itself. */
+function outputs(run, content) {
   const displays = Array.isArray(run.displays) ? run.displays : [];
   const images = content.filter((block) => block.type === "image" && typeof block.data === "string");
   const pictures = displays.filter((shown) => PICTURE.test(shown.mime));
   // Which picture belongs to which display is known only when all were attached.
   const paired = images.length === pictures.length ? new Map(pictures.map((shown, i) => [shown, images[i]])) : new Map();
-  const apart = !host.capabilities.serverResources && !paired.size ? images : [];
-  if (!displays.length && !apart.length) return null;
-  return section(
-    "Shown",
-    displays.map((shown) => display(shown, paired.get(shown))),
-    apart.map((image, i) => h("figure", {}, inlineImage(image, `Picture ${i + 1}`))),
-  );
+  // Python counts code points.
+  const points = Array.from(String(run.stdout ?? ""));
+  const story = [];
+  let at = 0;
+  const printed = (end) => {
+    const text = points.slice(at, end).join("");
+    if (text.trim()) story.push(textBox("Standard output", text));
+    at = Math.max(at, end);
+  };
+  for (const shown of displays.filter((one) => !one.result)) {
+    if (shown.after > at) printed(shown.after);
+    story.push(display(shown, paired.get(shown)));
+  }
+  printed(points.length);
+  if (!host.capabilities.serverResources && !paired.size) {
+    images.forEach((image, i) => story.push(h("figure", {}, inlineImage(image, `Picture ${i + 1}`))));
+  }
+  const value = displays.find((one) => one.result);
+  return [
+    story.length ? section("Output", ...story) : null,
+    value ? section("Result", display({ ...value, text: value.text ?? run.result }, paired.get(value))) : textSection("Result", run.result),
+  ];
 }
 
 function filesSection(run) {
@@ -94,12 +110,10 @@ function render() {
       ...[
         header(run),
         source,
+        ...outputs(run, content),
+        textSection("Standard error", run.stderr, "text stderr"),
         errorSection(run.error),
         hints,
-        shownSection(run, content),
-        textSection("Result", run.result),
-        textSection("Output", run.stdout),
-        textSection("Standard error", run.stderr, "text stderr"),
         filesSection(run),
         packages,
       ].filter(Boolean),

@@ -126,6 +126,8 @@ function whenNear(element, action) {
 /** A display of the result. `inline` is the picture that came with the reply, if one did. */
 export function display(shown, inline) {
   const label = visible(shown.text ?? "").split("\n")[0].slice(0, 200) || visible(shown.name);
+  // Plain texts have no file: the text is all there is.
+  if (!shown.uri && !shown.alternatives?.length && !inline) return textBox(visible(shown.mime), shown.text ?? "");
   const place = h("div", { class: "place" }, h("p", { class: "note" }, "Loading…"));
   const twin = shown.text && h("details", {}, h("summary", {}, "As text"), textBox("As text", shown.text));
   const figure = h("figure", {}, place, twin, shown.uri && h("figcaption", {}, fileLine(shown)));

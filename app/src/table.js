@@ -11,9 +11,13 @@ const MOST_CELL = 1000;
 const MOST_CELLS = 5_000_000;
 const WIDEST = 42;
 
-/** A table as text: `names` of its columns, `rows` of cells, how many columns at the front are `labels` of rows. */
+/**
+ * A table as text: `names` of its columns, `rows` of cells, how many columns at the front are `labels` of rows, and
+ * what its maker says of its size when not all of it is there.
+ */
 export class Table {
-  constructor(names, rows, labels = 0) {
+  constructor(names, rows, labels = 0, size = "") {
+    this.size = size;
     this.columns = Math.max(names.length, ...rows.slice(0, 1000).map((row) => row.length));
     this.names = Array.from({ length: Math.min(this.columns, MOST_COLUMNS) }, (_, i) => names[i] ?? "");
     this.all = rows.length;
@@ -77,6 +81,8 @@ export function fromHtml(html) {
     Array.from(names, (parts) => (parts ?? []).join(" / ")),
     unspanned(body, MOST_COLUMNS),
     Math.max(0, labels),
+    // As pandas writes it.
+    found.parentNode.textContent.match(/\b\d+ rows × \d+ columns\b/)?.[0],
   );
 }
 
@@ -192,8 +198,9 @@ export function tableView(table, label) {
   }
 
   fill();
-  const counts = [`${table.all.toLocaleString("en")} rows × ${table.columns.toLocaleString("en")} columns`];
-  if (table.all > table.rows.length) counts.push(`the first ${MOST_ROWS.toLocaleString("en")} rows are shown`);
-  if (table.columns > table.names.length) counts.push(`the first ${MOST_COLUMNS} columns are shown`);
+  const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
+  const counts = [table.size || `${count(table.all, "row")} × ${count(table.columns - table.labels, "column")}`];
+  if (table.size || table.all > table.rows.length) counts.push(`${count(table.rows.length, "row")} shown`);
+  if (table.columns > table.names.length) counts.push(`the first ${MOST_COLUMNS} columns shown`);
   return h("div", {}, box, h("p", { class: "note" }, counts.join("; ")));
 }
