@@ -10,13 +10,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from prims.errors import ConfigError
-from prims.model import Limits, PictureBudget
+from prims.model import Limits, Network, PictureBudget
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
 FORK_CHOICES = ("auto", "off")
+NETWORKS = ("none", "allow-list", "full")  # each allows what those before it do
 TRANSPORTS = ("stdio", "http")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -61,6 +62,11 @@ class Settings:
     open_files: int | None = _setting(1024, "open files of one process", least=64)
     file_bytes: int | None = _setting(1 << 30, "largest file a run may write", unit="bytes", least=1 << 20)
     tmp_bytes: int = _setting(256 << 20, "size of a run's private /tmp", unit="bytes", least=1 << 20)
+    network: str = _setting("none", "most that a run may have of the network: " + ", ".join(NETWORKS))
+    allow_network: tuple[str, ...] = _setting(
+        (), "HOST[:PORT]s that code may reach by HTTP(S) with --network allow-list, *.HOST for all below one"
+    )
+    network_bytes: int | None = _setting(1 << 30, "bytes one run may send and receive", unit="bytes", least=1024)
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
@@ -115,6 +121,9 @@ class Settings:
             file_bytes=self.file_bytes,
             output_bytes=self.output_bytes,
             tmp_bytes=self.tmp_bytes,
+            network=cast(Network, self.network),
+            network_hosts=self.allow_network,
+            network_bytes=self.network_bytes,
         )
 
 
@@ -154,6 +163,7 @@ def load(
     settings = Settings(**values)
     if settings.isolation not in ISOLATION_CHOICES:
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
+    _check_network(settings)
     if settings.fork_kernels not in FORK_CHOICES:
         raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
     if settings.port > 65535:
@@ -163,6 +173,22 @@ def load(
     if settings.max_run_seconds is not None and settings.run_seconds > settings.max_run_seconds:
         raise ConfigError("run_seconds is above max_run_seconds; raise the second or lower the first")
     return settings
+
+
+def _check_network(settings: Settings) -> None:
+    if settings.network not in NETWORKS:
+        raise ConfigError(f"network must be one of {', '.join(NETWORKS)}, not {settings.network!r}")
+    if settings.allow_network:
+        from prims.hosts import Reachable
+
+        try:
+            Reachable(settings.allow_network)
+        except ValueError as problem:
+            raise ConfigError(f"allow_network: {problem}") from None
+        if settings.network == "none":
+            raise ConfigError("allow_network names hosts, but network is none; set network to allow-list")
+    elif settings.network == "allow-list":
+        raise ConfigError("network is allow-list, but allow_network names no host")
 
 
 def shown(settings: Settings) -> str:

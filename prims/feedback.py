@@ -13,6 +13,8 @@ _NETWORK = re.compile(
     r"Max retries exceeded|NameResolutionError|ConnectError|Connection refused"
 )
 
+_MOST_BLOCKED = 10
+
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
 _OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the )([\w.-]+)")
@@ -41,6 +43,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
             hints.append("Remove files that are no longer needed; the session goes on.")
         else:
             hints.append("Print less, or write the data to a file in output/.")
+    if result.blocked:
+        hints.append(_blocked(request, result))
     if error is None:
         return hints
     text = f"{error.name}: {error.value}"
@@ -65,6 +69,23 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
         hints.append("Nobody can type while code runs here.")
     elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
         hints.append("This code has a top-level await, so a loop is running: use await instead of asyncio.run().")
+    if result.blocked:
+        return hints
     if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):
         hints.append("Code has no network here. Give data as files, and packages in requirements.")
     return hints
+
+
+def _blocked(request: RunRequest, result: RunResult) -> str:
+    """What the code wanted of the network and did not get, in one line."""
+    places = ", ".join(result.blocked[:_MOST_BLOCKED])
+    more = len(result.blocked) - _MOST_BLOCKED
+    places += f" and {more} more" if more > 0 else ""
+    match request.limits.network:
+        case "none":
+            return f"network is off; blocked: {places}. Give data as files, and packages in requirements."
+        case "allow-list":
+            hosts = ", ".join(request.limits.network_hosts[:_MOST_BLOCKED])
+            return f"network is limited; blocked: {places}. HTTP and HTTPS reach {hosts}; nothing else goes out."
+        case _:
+            return f"network is limited; blocked: {places}. HTTP and HTTPS reach public hosts; nothing else goes out."

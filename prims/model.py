@@ -18,6 +18,12 @@ Status = Literal[
     "shutdown",  # the server went down while it ran
 ]
 
+Network = Literal[
+    "none",  # no network, but the sandbox's own loopback
+    "allow-list",  # HTTP(S) to hosts that the operator has named
+    "full",  # HTTP(S) to all public hosts
+]
+
 Phase = Literal["queue", "environment", "start", "run"]
 
 
@@ -32,6 +38,9 @@ class Limits:
     file_bytes: int | None = 1 << 30
     output_bytes: int | None = 512 << 20
     tmp_bytes: int = 256 << 20
+    network: Network = "none"
+    network_hosts: tuple[str, ...] = ()  # as `prims.hosts.Reachable` reads them
+    network_bytes: int | None = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +229,8 @@ class RunResult:
 
     `story` is standard output with what was displayed as text in its place. From an engine, texts and displays name
     files in the spool by `path`; the session moves them to output/. `outputs` is what a notebook shows of the run.
-    `cause` says in words why a run that is neither
-    ok nor error ended.
+    `cause` says in words why a run that is neither ok nor error ended. `blocked` are places in the network that the code
+    wanted to reach and did not: partly the code's own word, so for advice only.
     """
 
     status: Status
@@ -239,4 +248,5 @@ class RunResult:
     outputs: tuple[Output, ...] = ()
     packages: tuple[str, ...] = ()
     seconds: dict[Phase, float] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
     feedback: tuple[str, ...] = ()

@@ -6,12 +6,13 @@ import ast
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast, get_args
 
 from prims import requirements as reqs
-from prims.config import Settings
+from prims.config import NETWORKS, Settings
 from prims.errors import Refused
-from prims.model import RunRequest
+from prims.model import Network, RunRequest
 
 _FENCE = re.compile(
     r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S
@@ -28,12 +29,17 @@ class Admitted:
 
 
 def admit(
-    settings: Settings, code: str, requirements: Sequence[str] = (), timeout_seconds: float | None = None
+    settings: Settings,
+    code: str,
+    requirements: Sequence[str] = (),
+    timeout_seconds: float | None = None,
+    network: str | None = None,
 ) -> Admitted:
     """Check a call against the operator's limits.
 
     Raises:
-        Refused: the code is empty or too long, the time is out of range, or a requirement is not one.
+        Refused: the code is empty or too long, the time is out of range, a requirement is not one, or more of the
+            network is asked for than there is.
     """
     size = len(code.encode("utf-8", "replace"))
     if size > settings.code_bytes:
@@ -49,9 +55,10 @@ def admit(
     wanted = [*requirements, *_pip_lines(cleaned)]
     parsed = reqs.parse(wanted)
     notes = tuple(f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored)
-    return Admitted(
-        RunRequest(cleaned, parsed.requirements, settings.limits(_seconds(settings, timeout_seconds))), notes
-    )
+    limits = settings.limits(_seconds(settings, timeout_seconds))
+    if network is not None:
+        limits = replace(limits, network=_network(settings, network))
+    return Admitted(RunRequest(cleaned, parsed.requirements, limits), notes)
 
 
 def _seconds(settings: Settings, wanted: float | None) -> float | None:
@@ -63,6 +70,14 @@ def _seconds(settings: Settings, wanted: float | None) -> float | None:
     if most is not None and wanted > most:
         raise Refused(f"timeout_seconds may be at most {most:g} here; split the work or ask for less time.")
     return wanted
+
+
+def _network(settings: Settings, wanted: str) -> Network:
+    for network in get_args(Network):
+        if network == wanted and NETWORKS.index(network) <= NETWORKS.index(settings.network):
+            return cast(Network, network)
+    most = NETWORKS[: NETWORKS.index(settings.network) + 1]
+    raise Refused(f"network may be {' or '.join(most)} here, not {wanted!r}; the operator decides what is the most.")
 
 
 def clean_code(code: str) -> str:

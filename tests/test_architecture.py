@@ -18,7 +18,7 @@ FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if INSIDE not in path.pa
 # From the ground up: a room may import from its own floor and from those below. The pure modules at the bottom
 # are values, errors, settings and small tools that every room may use.
 FLOORS = [
-    ["errors", "model", "beneath", "trees", "tasks", "stopping", "state"],
+    ["errors", "model", "hosts", "beneath", "trees", "tasks", "stopping", "state"],
     ["config"],
     ["requirements", "policy", "feedback"],
     ["isolation"],

@@ -31,7 +31,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from prims.errors import ConfigError, Refused, TransferError
-from prims.session.addresses import Place, not_public
+from prims.hosts import not_public
+from prims.session.addresses import Place
 from prims.session.transfer import Fetched, Manners, Reach, Stored, fetch, put
 from prims.session.unwrap import Unwrap
 from tests import web

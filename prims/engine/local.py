@@ -17,8 +17,9 @@ import anyio.to_thread
 from prims.config import Settings, tool_environment
 from prims.engine.parents import Parents
 from prims.engine.spares import Spares
-from prims.errors import KernelStartError
+from prims.errors import IsolationUnavailable, KernelStartError
 from prims.isolation import probe
+from prims.isolation.network import unavailable
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
@@ -120,7 +121,10 @@ class LocalEngine:
         """
         async with self._choosing:
             if self._walls is None:
-                self._walls = await probe.choose(self._settings.isolation, self._state)
+                walls = await probe.choose(self._settings.isolation, self._state)
+                if reason := unavailable(self._settings.network, walls.name):
+                    raise IsolationUnavailable(reason)
+                self._walls = walls
             return self._walls
 
     async def open_session(self, folder: Path) -> int | None:
@@ -213,6 +217,7 @@ class LocalEngine:
             outputs=relay.recorder.cells[-1],
             packages=environment.packages if environment else (),
             seconds=clock.seconds,
+            blocked=ending.blocked if ending and walls.name != "none" else (),
             feedback=environment.notes if environment else (),
         )
 

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from jupyter_client.manager import AsyncKernelManager
 from prims.beneath import open_file
 from prims.errors import KernelStartError
 from prims.isolation.limits import MemoryWatch, describe_exit
+from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
 from prims.kernel.forkserver import ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
@@ -49,7 +50,8 @@ class Ending:
     """How a run ended: by itself (`reply`), by the end of its process, or because it was stopped.
 
     `reply` is "ok" or "error", from the kernel; `exit` says in words how the process ended; `where` holds what could
-    be learnt of the place it was at, innermost frame last.
+    be learnt of the place it was at, innermost frame last. `blocked` are places in the network that were not reached,
+    as the proxy or the code says.
     """
 
     reply: str | None = None
@@ -57,6 +59,7 @@ class Ending:
     exit: str | None = None
     where: str = ""
     peak_bytes: int = 0
+    blocked: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -82,10 +85,13 @@ def _specs() -> KernelSpecManager:
 class Kernel:
     """A started kernel. Made by `start_kernel`; runs code once."""
 
-    def __init__(self, manager: AsyncKernelManager, launch: Launch, pipes: dict[Stream, int]) -> None:
+    def __init__(
+        self, manager: AsyncKernelManager, launch: Launch, pipes: dict[Stream, int], proxy: Proxy | None
+    ) -> None:
         self._manager = manager
         self._launch = launch
         self._pipes = pipes
+        self._proxy = proxy
         self._client = manager.client(context=_context())
         self._dead = anyio.Event()
         self._watch = MemoryWatch()
@@ -233,7 +239,14 @@ class Kernel:
             exit=exit_text,
             where=where,
             peak_bytes=self._watch.peak,
+            blocked=self._blocked(),
         )
+
+    def _blocked(self) -> tuple[str, ...]:
+        noted = _read_small(self._launch.box.run, [Path(self._manager.ip).parent.name, "network.log"], 8 * 1024)
+        told = self._proxy.blocked()[0] if self._proxy is not None else ()
+        places = (*told, *noted.splitlines())
+        return tuple(dict.fromkeys(place for place in map(plain, places) if 0 < len(place) < 300))
 
     def kill(self) -> None:
         """End everything in the sandbox, now."""
@@ -375,6 +388,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
     pipes: dict[Stream, int] = {}
     writers: list[int] = []
     kernel: Kernel | None = None
+    stack = AsyncExitStack()
     streams: tuple[Stream, Stream] = ("stdout", "stderr")
     try:
         for stream in streams:
@@ -387,10 +401,11 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
             kernel_name="prims", kernel_spec_manager=_specs(), context=_context(), transport="ipc"
         )
         try:
+            proxy = await stack.enter_async_context(start_proxy(box))
             await manager.start_kernel(prims_launch=launch)
         except OSError as problem:
             raise KernelStartError(f"The sandbox could not be started: {problem}") from problem
-        kernel = Kernel(manager, launch, pipes)
+        kernel = Kernel(manager, launch, pipes, proxy)
         while writers:
             os.close(writers.pop())
         await kernel._ready()
@@ -403,6 +418,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
         else:
             for descriptor in pipes.values():
                 os.close(descriptor)
+        await stack.aclose()
 
 
 class _Order:

@@ -22,7 +22,8 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerBase
 
 from prims import config
-from prims.errors import KernelStartError
+from prims.errors import IsolationUnavailable, KernelStartError
+from prims.isolation.network import start_proxy, unavailable
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
 from prims.kernel.forkserver import ForkServer
@@ -194,6 +195,9 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     make_session_folder(folder / "session", walls.places(box).mounts, uid)
     python = base_python().executable
     await asyncio.to_thread(create_venv, box.venv, walls.places(box).layers, python=python, app_data=app_data)
+    if reason := unavailable(settings.network, walls.name):
+        raise IsolationUnavailable(reason)
+    await stack.enter_async_context(start_proxy(box))
     null = os.open(os.devnull, os.O_WRONLY)
     stack.callback(os.close, null)
     return Launch(walls, box, folder, null, null, once=False)

@@ -41,7 +41,7 @@ from mcp.types import (
 from mcp.types.version import is_version_at_least
 
 from prims import __version__, policy
-from prims.config import Settings
+from prims.config import NETWORKS, Settings
 from prims.errors import InstallError, KernelStartError, PrimsError
 from prims.kernel.text import plain, shorten_str
 from prims.model import RunResult
@@ -103,8 +103,18 @@ gone. Files stay for the session: the working directory, inputs in mounts/ (read
 The code is run like a notebook cell and like a script: the value of a last expression is returned, top-level await,
 magics and !commands work, figures of matplotlib are returned as pictures without savefig. print() what you need to see.
 
-Installed: {packages}. Name others in `requirements`; there is no network inside.
+Installed: {packages}. Name others in `requirements`. {_network(settings)}
 Time: {settings.run_seconds:g} s unless timeout_seconds says otherwise{longest}, installation not counted{memory}."""
+
+
+def _network(settings: Settings) -> str:
+    match settings.network:
+        case "none":
+            return "There is no network inside."
+        case "allow-list":
+            return f"Of the network, HTTP and HTTPS reach {', '.join(settings.allow_network[:20])}, and nothing else."
+        case _:
+            return "Of the network, HTTP and HTTPS reach public hosts; nothing else does."
 
 
 def _session_life(settings: Settings) -> str:
@@ -119,6 +129,7 @@ def _run_parameters(settings: Settings) -> tuple[Parameter, ...]:
         Parameter("requirements", "texts", 'Packages from PyPI for this call, such as ["plotly>=6", "scikit-learn"].'),
         Parameter("files", "files", "Files to mount first, as mount_file does."),
         Parameter("timeout_seconds", "number", f"Time the code may run; {settings.run_seconds:g} when not given."),
+        Parameter("network", "text", f"One of {', '.join(NETWORKS)}; at most {settings.network}, the default."),
         _session_id(settings),
     )
 
@@ -264,7 +275,11 @@ async def _call(host: Host, context: Context, arguments: dict[str, Any], handler
 async def _run_code(call: Call) -> CallToolResult:
     arguments, settings = call.arguments, call.settings
     admitted = policy.admit(
-        settings, arguments["code"], arguments.get("requirements", ()), arguments.get("timeout_seconds")
+        settings,
+        arguments["code"],
+        arguments.get("requirements", ()),
+        arguments.get("timeout_seconds"),
+        arguments.get("network"),
     )
     for url, path in arguments.get("files", ()):
         await file_tools.mount(call, url, path, replace=False)

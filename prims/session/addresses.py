@@ -6,8 +6,6 @@ the name service that changes in between (DNS rebinding) leads nowhere.
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,32 +15,12 @@ import anyio
 import httpx2
 
 from prims.errors import ConfigError, Refused, TransferError
+from prims.hosts import literal, not_public, plain_host, spelled
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Name and port → addresses as text, in the order in which to try them."""
 
 _PORTS = {"http": 80, "https": 443}
-_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.(?!-)[a-z0-9_-]{1,63})*")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-# Beside what `is_global` knows, which differs between versions of Python.
-# https://www.iana.org/assignments/iana-ipv4-special-registry and iana-ipv6-special-registry
-_NOT_PUBLIC_4 = tuple(
-    ipaddress.IPv4Network(n)
-    for n in (
-        "0.0.0.0/8",
-        "100.64.0.0/10",  # behind a carrier's NAT; some clouds keep their metadata here
-        "168.63.129.16/32",  # Azure's host agent: a public number that only the machine itself can reach
-        "192.0.0.0/24",
-        "192.88.99.0/24",
-        "198.18.0.0/15",
-    )
-)
-_NOT_PUBLIC_6 = tuple(ipaddress.IPv6Network(n) for n in ("2001::/23", "2001:db8::/32", "3fff::/20"))
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +110,15 @@ async def addresses(place: Place, reach: Reach, resolve: Resolve) -> list[str]:
         Refused: at least one address is not public.
         TransferError: the name is not known.
     """
-    literal = _literal(place.host)
-    found = [str(literal)] if literal else await resolve(place.host, place.port)
+    found = [place.host] if literal(place.host) else await resolve(place.host, place.port)
     if not found:
         raise TransferError(f"The host {place.host} has no address.", reason="unknown-host", host=place.host)
     if not reach.allows(place):
         for address in found:
             kind = not_public(address)
             if kind is not None:
-                allow = f" If this is meant, the operator can allow it with --allow-host {_spelled(place)}."
+                named = spelled(place.host, place.port)
+                allow = f" If this is meant, the operator can allow it with --allow-host {named}."
                 raise Refused(
                     f"{place.host} is at a {kind} address, and only public ones are reached from here."
                     + (allow if kind in ("loopback", "private") else " Give a public URL.")
@@ -148,54 +126,9 @@ async def addresses(place: Place, reach: Reach, resolve: Resolve) -> list[str]:
     return found
 
 
-def not_public(text: str) -> str | None:
-    """What kind of address this is when it is not for everybody on the Internet; None for a public one."""
-    address = _literal(text)
-    return "malformed" if address is None else _kind(address)
-
-
-def _kind(address: _Address) -> str | None:
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return _kind(inner)
-    for kind, holds in (
-        ("loopback", address.is_loopback),
-        ("link-local", address.is_link_local),
-        ("multicast", address.is_multicast),
-        ("unspecified", address.is_unspecified),
-        ("private", address.is_private),
-        ("reserved", address.is_reserved or not address.is_global),
-    ):
-        if holds:
-            return kind
-    if isinstance(address, ipaddress.IPv4Address):
-        return "reserved" if any(address in network for network in _NOT_PUBLIC_4) else None
-    if address not in _GLOBAL_UNICAST or address.scope_id or any(address in network for network in _NOT_PUBLIC_6):
-        return "reserved"
-    return None
-
-
-def _literal(host: str) -> _Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
 def _host(url: httpx2.URL) -> str:
-    host = url.raw_host.decode("ascii").lower()
-    literal = _literal(host)
-    if isinstance(literal, ipaddress.IPv6Address) and not literal.scope_id:
-        return str(literal)
-    host = host.removesuffix(".")
-    literal = _literal(host)
-    if isinstance(literal, ipaddress.IPv4Address):
-        return str(literal)
-    # A name whose last part is a number is read as an IPv4 address by many: 127.1, 0x7f.1, 2130706433.
-    if len(host) > 253 or not _NAME.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
+    host = plain_host(url.raw_host.decode("ascii"))
+    if host is None:
         raise Refused("The URL's host is not a plain host name or IP address. Write it in its ordinary form.")
     return host
 
@@ -215,7 +148,3 @@ def _allowed(text: str) -> tuple[str, int | None]:
 
 def _scheme(url: httpx2.URL) -> str:
     return f"{url.scheme[:20]}:" if url.scheme else "Relative"
-
-
-def _spelled(place: Place) -> str:
-    return f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"

@@ -14,7 +14,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
 
-from prims_kernel import figures, once, order, shell, streams
+from prims_kernel import figures, network, once, order, shell, streams
 from prims_kernel.shell import OnceShell, ScriptCompiler
 
 CRASH_FILE = "crash.log"
@@ -90,6 +90,7 @@ def main(argv: list[str]) -> None:
     os.umask(0o022)
     order.begin()
     shell.begin()
+    network.begin(os.path.dirname(os.path.abspath(argv[argv.index("-f") + 1])))
     app = OnceApp.instance(kernel_class=OnceKernel) if run_once else App.instance()
     app.initialize([*argv, *config])
     if run_once:
