@@ -229,8 +229,8 @@ class RunResult:
 
     `story` is standard output with what was displayed as text in its place. From an engine, texts and displays name
     files in the spool by `path`; the session moves them to output/. `outputs` is what a notebook shows of the run.
-    `cause` says in words why a run that is neither ok nor error ended. `blocked` are places in the network that the code
-    wanted to reach and did not: partly the code's own word, so for advice only.
+    `cause` says in words why a run that is neither ok nor error ended. `blocked` are places in the network that
+    the code wanted to reach and did not: partly the code's own word, so for advice only.
     """
 
     status: Status
