@@ -1,8 +1,8 @@
 """Attempts to get out of a sandbox, as plain data: nothing here runs by itself.
 
-Each probe is the code of one call of run_code. Before it stands `preamble(world)`, which gives it what it looks for
-(`W`, the facts of `World`) and the helpers below. It prints one line: BLOCKED and why, or ESCAPED and what it got; a
-probe of a limit prints LIMITED or UNLIMITED. Numbers of system calls are those of x86_64.
+`program` makes the code of one call of run_code that makes many of them. Each finds what it looks for in `W`, the facts
+of `World`, and the helpers below. It prints one line: BLOCKED and why, or ESCAPED and what it got; a probe of a limit
+prints LIMITED or UNLIMITED. Numbers of system calls are those of x86_64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What there is outside, as its paths and names are outside, and where things are inside."""
+    """What there is outside, as its paths and names are outside."""
 
     secret: str  # file of the server's user, mode 0600, in a home directory
     other_files: str  # working directory of another live session; holds secret.txt
@@ -26,25 +26,30 @@ class World:
     abstract: str  # an abstract unix socket that answers
     stream: str  # unix sockets with paths, open to everybody
     datagram: str
-    workspace: str = "/workspace"
-    mounts: str = "/mounts"  # holds data.csv
-    venv: str = "/venv"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One attempt. `needs` names a machine whose numbers or instructions it uses."""
+    """One attempt, and what it must say. `needs` names a machine whose numbers or instructions it uses."""
 
     name: str
     code: str
     expected: str = "BLOCKED"
     needs: str | None = None
 
+    def expected_in(self, isolation: str) -> str:
+        """The word that it must print in walls of this name."""
+        return OPEN_WITHOUT_NAMESPACES.get(self.name, self.expected) if isolation == "landlock" else self.expected
+
 
 HELPERS = r"""
 import ctypes, errno, os, signal, socket, stat, struct, subprocess, sys
 from types import SimpleNamespace
 W = SimpleNamespace(**FACTS)
+# Where things are inside; the mounts hold data.csv.
+W.workspace, W.mounts, W.venv = os.getcwd(), os.path.realpath("mounts"), sys.prefix
+W.kernel = os.path.dirname(os.path.dirname(sys.modules["prims_kernel.app"].__file__))
+W.home, W.tmp = os.environ["HOME"], os.environ["TMPDIR"]
 C = ctypes.CDLL(None, use_errno=True)
 C.syscall.restype = ctypes.c_long
 
@@ -87,6 +92,16 @@ def preamble(world: World) -> str:
     return f"FACTS = {dataclasses.asdict(world)!r}\n{HELPERS}\n"
 
 
+def program(world: World, chosen: list[Probe]) -> str:
+    """The code of a call that makes all attempts of `chosen`, and prints the name of each before what it says."""
+    codes = {probe.name: probe.code for probe in chosen}
+    return (
+        f"{preamble(world)}for name, code in {codes!r}.items():\n"
+        "    print(name, end=' ', flush=True)\n"
+        "    exec(code, dict(globals()))\n"
+    )
+
+
 def attempts(*pairs: tuple[str, str], needs: str | None = None) -> list[Probe]:
     """Probes whose code is one expression: escaped when it has a value, blocked when it raises."""
     return [Probe(name, f"attempt(lambda: {code})", needs=needs) for name, code in pairs]
@@ -108,7 +123,7 @@ FILES = [
         ("read_other_session_workspace", "read(W.other_files + '/secret.txt')"),
         ("list_all_runs", "os.listdir(W.runs)"),
         ("write_venv", "make(W.venv + '/evil.pth')"),
-        ("write_kernel_files", "make('/kernel/evil.py')"),
+        ("write_kernel_files", "make(W.kernel + '/evil.py')"),
         ("write_mounts", "make(W.mounts + '/evil')"),
         ("overwrite_mounted_file", "os.open(W.mounts + '/data.csv', os.O_WRONLY)"),
         ("delete_mounted_file", "os.unlink(W.mounts + '/data.csv')"),
@@ -144,7 +159,8 @@ attempt(change)""",
 top = "/sys/fs/cgroup/memory" if os.path.isdir("/sys/fs/cgroup/memory") else "/sys/fs/cgroup"
 attempt(lambda: os.write(os.open(top + "/cgroup.procs", os.O_WRONLY), b"0"))""",
         inherited_fds="""
-inside = ("/dev/null", "/dev/urandom", "/usr/", "/proc/", "/tmp/", "/home/sandbox/", "/run/prims/", W.venv, W.workspace)
+system = ("/dev/null", "/dev/urandom", "/usr/", "/proc/", "/run/prims/")
+inside = (*system, W.tmp, os.path.dirname(W.home), W.venv, W.workspace)
 foreign = []
 for number in range(3, 1024):
     try: target = os.readlink(f"/proc/self/fd/{number}")
@@ -349,12 +365,15 @@ print(said, len(opened))""",
 written, said = 0, "UNLIMITED"
 try:
     for number in range(40):
-        with open(f"/tmp/fill{number}", "wb") as file: written += file.write(bytes(64 << 20))
+        with open(f"{W.tmp}/fill{number}", "wb") as file: written += file.write(bytes(64 << 20))
 except OSError as e: said = f"LIMITED {e}"
 print(said, written >> 20)""",
 )
 
 PROBES: list[Probe] = [*FILES, *PROCESSES, *NETWORK, *LIMITS]
+
+# What walls without namespaces do not hold.
+OPEN_WITHOUT_NAMESPACES = {"stat_secret": "ESCAPED", "limit_tmpfs": "UNLIMITED"}
 
 # What a server with `--isolation none` must let through, or the probe would prove nothing.
 ESCAPES_WITHOUT_WALLS = (

@@ -228,14 +228,14 @@ def test_doctor_says_that_this_machine_can_run_code(state: Path) -> None:
 
 
 def test_without_bubblewrap_doctor_says_what_to_install(state: Path) -> None:
-    done = prims(state, "doctor", PATH=str(state))
+    done = prims(state, "doctor", PATH=str(state), PRIMS_ISOLATION="bubblewrap")
     assert done.returncode == 1
     assert "MISSING isolation: bubblewrap is not installed" in done.stdout
     assert "apt-get install bubblewrap" in done.stdout
 
 
 def test_without_bubblewrap_a_run_is_refused_and_says_what_to_install(state: Path) -> None:
-    done = prims(state, "run", "-", code="print('ran')", PATH=str(state))
+    done = prims(state, "run", "-", "--isolation", "bubblewrap", code="print('ran')", PATH=str(state))
     assert (done.returncode, done.stdout) == (3, "")
     assert "apt-get install bubblewrap" in done.stderr
 

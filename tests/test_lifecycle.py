@@ -472,7 +472,7 @@ def path_without_bwrap(state: Path) -> str:
 async def test_without_bubblewrap_the_server_starts_and_a_call_says_what_to_install(
     place: Path, path_without_bwrap: str
 ) -> None:
-    async with raw(place, *BARE, env={"PATH": path_without_bwrap}) as server:
+    async with raw(place, *BARE, "--isolation", "bubblewrap", env={"PATH": path_without_bwrap}) as server:
         tools = await server.reply(await server.send("tools/list"))
         assert "run_code" in [tool["name"] for tool in tools["tools"]]
         for _ in range(2):
@@ -500,17 +500,10 @@ async def test_isolation_none_works_without_bubblewrap_and_is_named_in_the_resul
         assert left_in(place) == []
 
 
-async def test_landlock_is_said_to_be_unavailable(place: Path) -> None:
-    async with raw(place, *BARE, "--isolation", "landlock") as server:
-        result = await server.run("1")
-        assert result["is_error"]
-        assert "landlock isolation is not available" in result["text"]
-
-
 async def test_bubblewrap_that_is_installed_later_is_found_by_the_next_call(
     place: Path, path_without_bwrap: str
 ) -> None:
-    async with raw(place, *BARE, env={"PATH": path_without_bwrap}) as server:
+    async with raw(place, *BARE, "--isolation", "bubblewrap", env={"PATH": path_without_bwrap}) as server:
         assert (await server.run("1"))["is_error"]
         found = bubblewrap.find()
         assert found is not None

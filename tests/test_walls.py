@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,17 @@ def bwrap() -> bubblewrap.Bubblewrap:
     if found is None:
         pytest.skip("bubblewrap is not installed")
     return found
+
+
+@pytest.fixture
+def open_way() -> Iterator[Path]:
+    """A folder that any uid may pass to; those of pytest are private."""
+    folder = Path(tempfile.mkdtemp(prefix="pt-"))
+    try:
+        folder.chmod(0o711)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -505,18 +518,31 @@ def test_no_walls_are_built_only_when_they_are_named(tmp_path: Path) -> None:
         return await probe.choose("none", tmp_path)
 
     assert anyio.run(ask).name == "none"
-    for isolation in ("auto", "bubblewrap"):
-        said = refusal(isolation, tmp_path, path=str(tmp_path))
-        assert "apt-get install bubblewrap" in said
-        assert "--isolation none" in said
-    assert "not available in this version" in refusal("landlock", tmp_path)
+    said = refusal("bubblewrap", tmp_path, path=str(tmp_path))
+    assert "apt-get install bubblewrap" in said
+    assert "--isolation none" in said
+
+
+def test_without_bubblewrap_auto_is_landlock_or_says_what_stands_in_the_way_of_both(
+    open_way: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> Walls:
+        return await probe.choose("auto", open_way, path=str(open_way))
+
+    try:
+        assert anyio.run(ask).name == "landlock"
+    except IsolationUnavailable as refused:
+        assert "apt-get install bubblewrap" in str(refused)
+        assert "landlock walls do not hold" in str(refused) or "Landlock is not to be had" in str(refused)
+    else:
+        assert "apt-get install bubblewrap" in caplog.text
 
 
 def test_the_words_of_a_failing_bwrap_are_in_the_refusal(tmp_path: Path) -> None:
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     fake.chmod(0o755)
-    said = refusal("auto", tmp_path, path=str(tmp_path))
+    said = refusal("bubblewrap", tmp_path, path=str(tmp_path))
     assert "setting up uid map: Permission denied" in said
     assert "bwrap-userns-restrict" in said
 

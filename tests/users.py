@@ -34,6 +34,7 @@ class Owner:
     uid: int | None  # to become; None for the user of the tests
     python: str
     base: Path
+    caches: Path | None = None  # folders for packages that every uid may pass; None for those of the tests' user
 
     @property
     def home(self) -> Path:
@@ -42,7 +43,7 @@ class Owner:
 
     def folder(self, path: Path) -> Path:
         """Make a private folder of this user."""
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=0o700 if self.caches is None or self.uid is not None else 0o711)
         self.give(path)
         return path
 
@@ -58,8 +59,9 @@ class Owner:
         if self.uid is not None:
             program = _BECOME + "os.execv(sys.argv[2], sys.argv[2:])"
             command = [sys.executable, "-c", program, str(self.uid), *command]
-            own["PRIMS_CACHE_DIR"] = str(self.base / "cache")
-            own["UV_CACHE_DIR"] = str(self.base / "uv")
+        if self.caches is not None:
+            own["PRIMS_CACHE_DIR"] = str(self.caches / "cache")
+            own["UV_CACHE_DIR"] = str(self.caches / "uv")
         else:
             # A home of its own would mean a cache of its own, and minutes until that is filled.
             own["PRIMS_CACHE_DIR"] = os.environ.get("PRIMS_CACHE_DIR", str(_default_cache()))
@@ -70,16 +72,22 @@ class Owner:
 
 
 @contextmanager
-def owner(kind: str) -> Iterator[Owner]:
-    """A user of servers: "root", or "user", an unprivileged one. All of its folders go at the end."""
+def owner(kind: str, *, open_ways: bool = False) -> Iterator[Owner]:
+    """A user of servers: "root", or "user", an unprivileged one. All of its folders go at the end.
+
+    With `open_ways` any uid may pass to its Python, its packages and its folders: for walls that give the uids of a
+    root server's code no view of their own.
+    """
     base = Path(tempfile.mkdtemp(prefix="pt-"))
     try:
         base.chmod(0o755)
         uid = STRANGER if kind == "user" and os.geteuid() == 0 else None
-        who = Owner(uid, sys.executable if uid is None else _readable_python(), base)
+        if uid is None and not (open_ways and os.geteuid() == 0):
+            who = Owner(uid, sys.executable, base)
+        else:
+            who = Owner(uid, _readable_python(), base, _caches(uid))
         (base / "homes").mkdir()
-        for folder in (who.home, base / "cache", base / "uv"):
-            who.folder(folder)
+        who.folder(who.home)
         yield who
     finally:
         subprocess.run(["chmod", "-R", "u+rwX", "--", base], check=False, capture_output=True)
@@ -113,15 +121,29 @@ def _readable_python() -> str:
     return python
 
 
+@functools.cache
+def _caches(uid: int | None) -> Path:
+    """Folders for packages, shared by all owners of one uid: to fill them takes longer than most tests."""
+    base = Path(tempfile.mkdtemp(prefix="pt-caches-"))
+    _made.append(base)
+    base.chmod(0o755)
+    for name in ("cache", "uv"):
+        (base / name).mkdir(mode=0o755)
+        if uid is not None:
+            os.chown(base / name, uid, uid)
+    return base
+
+
 _made: list[Path] = []
 
 
 def clean_up() -> None:
-    """Remove what `_readable_python` made; called when the test run ends."""
+    """Remove what owners of one module share; called when it ends."""
     for folder in _made:
         shutil.rmtree(folder)
     _made.clear()
     _readable_python.cache_clear()
+    _caches.cache_clear()
 
 
 def _can_run(python: str) -> bool:

@@ -44,10 +44,10 @@ _HOME = "/home/sandbox"
 _ALL_RUNS = "/runs"
 _RUNS, _RUNS_READ_ONLY = f"{_ALL_RUNS}/own", f"{_ALL_RUNS}/read-only"
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND = 1, 2, 4, 8, 4096
-_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up in /etc and /sys and what holds no secret: the loader's cache, certificates (not
 # keys), time zone, fonts, tables of names, and the number of CPUs.
-_LOOKED_UP = (
+LOOKED_UP = (
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -301,12 +301,12 @@ def _with_parents(mounts: Iterable[tuple[str, ...]], made: set[str], *, mode: st
 
 def _system_mounts() -> Iterator[tuple[str, ...]]:
     """What every sandbox sees of this machine besides /usr."""
-    for name in _SYSTEM:
+    for name in SYSTEM:
         if Path(name).is_symlink():
             yield ("--symlink", str(Path(name).readlink()), name)
         elif Path(name).is_dir():
             yield ("--ro-bind", name, name)
-    for name in _LOOKED_UP:
+    for name in LOOKED_UP:
         real = os.path.realpath(name)
         if Path(name).is_symlink() and real.startswith("/usr/"):
             yield ("--symlink", real, name)  # the name of the time zone is in the target of localtime

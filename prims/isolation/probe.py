@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pwd
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,9 +22,11 @@ import anyio.to_thread
 
 from prims.config import inside_docker
 from prims.errors import IsolationUnavailable
-from prims.isolation import bubblewrap
+from prims.isolation import bubblewrap, landlock
 from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
 from prims.model import Limits
+
+_log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
 _UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
@@ -40,29 +44,41 @@ class Check:
 
 
 async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> Walls:
-    """The walls that `isolation` ("auto", "bubblewrap", "none") asks for, proved to hold on this machine.
+    """The walls that `isolation` ("auto", "bubblewrap", "landlock", "none") asks for, proved to hold on this machine.
 
     `scratch` is a private directory for temporary files. `path` is where bwrap is looked for, default PATH.
-    "auto" never means "none".
+    "auto" is bubblewrap, or landlock where that does not hold; it never means "none".
 
     Raises:
         IsolationUnavailable: they do not hold; the message says what to install or do.
     """
     if sys.platform != "linux":
         raise IsolationUnavailable("PRIMS runs code on Linux only: use Linux, WSL2 or a Linux container")
-    walls: Walls
     match isolation:
         case "none":
-            walls = NoWalls()
+            return await _proved(NoWalls(), scratch)
         case "landlock":
-            raise IsolationUnavailable(
-                "the landlock isolation is not available in this version of PRIMS; "
-                f"choose `--isolation auto` or `--isolation bubblewrap`, {_LAST_RESORT}"
-            )
-        case "auto" | "bubblewrap":
-            walls = _bubblewrap(path)
+            try:
+                return await _proved(landlock.find(), scratch)
+            except IsolationUnavailable as problem:
+                raise IsolationUnavailable(f"{problem}, {_LAST_RESORT}") from problem
+        case "bubblewrap":
+            return await _proved(_bubblewrap(path), scratch)
+        case "auto":
+            try:
+                return await _proved(_bubblewrap(path), scratch)
+            except IsolationUnavailable as first:
+                try:
+                    walls = await _proved(landlock.find(), scratch)
+                except IsolationUnavailable as second:
+                    raise IsolationUnavailable(f"{first}. Nor do other walls hold: {second}") from first
+                _log.warning("code runs in the landlock walls, because %s", first)
+                return walls
         case _:
             raise IsolationUnavailable(f"there is no isolation named {isolation!r}; choose auto")
+
+
+async def _proved(walls: Walls, scratch: Path) -> Walls:
     failed = [check for check in await prove(walls, scratch) if not check.ok]
     if failed:
         found = "; ".join(f"{check.name}: {check.detail}" for check in failed)
@@ -89,6 +105,8 @@ def _bubblewrap(path: str | None) -> Walls:
 def advice_for(stderr: str, *, container: bool, root: bool) -> str:
     """What to do when bwrap failed with `stderr`: in a container, as it seems, or not; as root or not."""
     said = stderr.lower()
+    if closed := re.search(r"prims wrapper: .*permission denied: '(.+)'", said):
+        return _way_to(Path(stderr[closed.start(1) : closed.end(1)]))
     refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
     if "rtm_newaddr" in said and root:
         return "The server is root but may not set up a network of its own: give its container `--cap-add NET_ADMIN`"
@@ -121,11 +139,28 @@ def advice_for(stderr: str, *, container: bool, root: bool) -> str:
     return f"Make `bwrap` work for this user, {_LAST_RESORT}"
 
 
+def _way_to(path: Path) -> str:
+    """What to do when the uid of a run cannot pass to `path`, which must be in its sight by its real name."""
+    closed = [str(parent) for parent in (path, *path.parents) if not _passable(parent)]
+    return (
+        f"Code runs with a uid of its own, and {closed[-1] if closed else path} is closed to it. Open it "
+        f"(`chmod o+x {closed[-1] if closed else path}`), put what is below it elsewhere (PRIMS_CACHE_DIR, "
+        "PRIMS_STATE_DIR, another Python), or run PRIMS as an ordinary user"
+    )
+
+
+def _passable(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & 0o001)
+    except OSError:
+        return False
+
+
 # -------------------------------------------------------------------------------------------- the self-test
 
 # Runs inside, so it may use nothing but the standard library. Prints {name: [held, what happened]}.
 _SELF_TEST = r"""
-import ctypes, json, os, socket, sys
+import ctypes, json, os, socket, struct, sys
 told = json.loads(sys.argv[1])
 results = {}
 
@@ -145,17 +180,34 @@ def write():
     open(path, "x").close()
     os.unlink(path)
 
-def unshare():
-    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) < 0:
+def calls(name, *arguments):
+    value = getattr(C, name)(*arguments)
+    if value < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return value
 
 def home():
-    seen = {home: sorted(set(os.listdir(home)) - set(known)) for home, known in told["homes"].items()
-            if os.path.isdir(home) and os.access(home, os.R_OK)}
+    seen = {}
+    for home, known in told["homes"].items():
+        try: seen[home] = sorted(set(os.listdir(home)) - set(known))
+        except OSError: pass
     if not any(seen.values()):
         raise FileNotFoundError("nothing of it is there")
     return seen
 
+def processes():
+    # Its own and bubblewrap's are in sight, where there is anything to see at all.
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    if len(pids) <= 2:
+        raise ProcessLookupError("%d in sight" % len(pids))
+    return pids
+
+def mode():
+    os.chmod(told["decoy"], 0o600)
+    if os.stat(told["decoy"]).st_mode & 0o777 != 0o600:
+        raise PermissionError("only pretended")
+
+C = ctypes.CDLL(None, use_errno=True)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 status = {name: value.strip() for name, value in status.items()}
 ids = {*os.getresuid(), *os.getresgid()}
@@ -164,14 +216,19 @@ results["no new privileges"] = [status["NoNewPrivs"] == "1", "NoNewPrivs %s" % s
 sets = {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
 results["no capabilities"] = [not any(int(value, 16) for value in sets.values()), json.dumps(sets)]
 results["seccomp"] = [status["Seccomp"] == "2", "mode %s" % status["Seccomp"]]
-pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-results["other processes"] = [len(pids) <= 2, "%d in sight, one of them bwrap's" % len(pids)]
+blocked("other processes", processes)
 blocked("files outside", lambda: open(told["decoy"]).read())
+blocked("modes of files outside", mode)
+blocked("read-only files", lambda: os.open(told["input"], os.O_RDONLY | os.O_TRUNC))
 blocked("home directory", home)
 blocked("writing the system", write)
 blocked("loopback network", lambda: connect(socket.AF_INET, ("127.0.0.1", told["port"])))
 blocked("abstract sockets", lambda: connect(socket.AF_UNIX, "\0" + told["abstract"]))
-blocked("new namespaces", unshare)
+blocked("unix sockets", lambda: connect(socket.AF_UNIX, told["unix"]))
+blocked("new namespaces", lambda: calls("unshare", 0x10000000))
+if told["server"]:  # of whose pid nothing is known where pids are others
+    blocked("signals", lambda: os.kill(told["server"], 0))
+    blocked("limits of others", lambda: calls("prlimit", told["server"], 7, struct.pack("QQ", 64, 64), None))
 print(json.dumps(results))
 """
 
@@ -191,12 +248,24 @@ async def prove(walls: Walls, scratch: Path) -> list[Check]:
         decoy = box.kernel.parent / "decoy"
         decoy.write_text("a file of the server")
         decoy.chmod(0o644)  # hidden by the walls, not by its mode
-        with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as local:
+        (box.mounts / "input").write_text("read-only")
+        with (
+            socket.create_server(("127.0.0.1", 0)) as tcp,
+            socket.socket(socket.AF_UNIX) as local,
+            socket.socket(socket.AF_UNIX) as unix,
+        ):
             name = f"prims-{os.getpid()}-{random.getrandbits(64):x}"
             local.bind("\0" + name)
             local.listen()
+            with suppress(OSError):  # a path that is too long for a socket; then nobody can connect to it either
+                unix.bind(str(decoy.with_name("unix")))
+                decoy.with_name("unix").chmod(0o777)
+                unix.listen()
             told = {
                 "decoy": str(decoy),
+                "input": f"{walls.places(box).mounts}/input",
+                "unix": str(decoy.with_name("unix")),
+                "server": os.getpid() if walls.name == "landlock" else None,
                 "homes": {home: _known_below(home) for home in server_homes() if _is_private(home)},
                 "port": tcp.getsockname()[1],
                 "abstract": name,
@@ -214,6 +283,8 @@ def _room(walls: Walls, scratch: Path) -> Iterator[Box]:
     top = Path(tempfile.mkdtemp(prefix="proof-", dir=scratch))
     try:
         uid = pick_uid(()) if walls.drops_uid else None
+        if uid is not None:
+            top.chmod(0o711)
         folders = {name: top / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
         for folder in folders.values():
             folder.mkdir()
@@ -255,7 +326,7 @@ def _is_private(home: str) -> bool:
 
 
 def _known_below(home: str) -> list[str]:
-    """The names in `home` that are there inside because the base interpreter lies below them."""
+    """The names in `home` that may be there inside because the base interpreter lies below them."""
     known = {"bin", "include", "lib", "lib64"} if home == base_python().prefix else set()
     for prefix in (base_python().prefix, sys.base_prefix):
         if PurePosixPath(prefix).is_relative_to(home):

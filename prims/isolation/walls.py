@@ -63,7 +63,7 @@ class Walls(Protocol):
 
     @property
     def name(self) -> str:
-        """What settings and results call it: bubblewrap, none."""
+        """What settings and results call it: bubblewrap, landlock, none."""
 
     @property
     def drops_uid(self) -> bool:
@@ -140,15 +140,11 @@ def wrapped(wrapper_path: str, config: Mapping[str, Any], argv: Sequence[str]) -
     return [base_python().executable, "-I", "-S", wrapper_path, json.dumps(config), "--", *argv]
 
 
-class NoWalls:
-    """No isolation: the command may do what the server's user may do. Limits per process, and a clean end.
+class Supervised:
+    """What walls without namespaces share: real paths, and a supervisor that stands between the server and the command.
 
-    A supervisor process stays between the server and the command, adopts what the command leaves behind and
-    ends it. Code that kills the supervisor itself escapes that; these are not walls.
+    The supervisor adopts what the command leaves behind and ends it.
     """
-
-    name = "none"
-    drops_uid = False
 
     def places(self, box: Box) -> Places:
         return Places(
@@ -162,22 +158,25 @@ class NoWalls:
             tmp=str(box.run / "tmp"),
         )
 
-    def spawn(
-        self, box: Box, argv: Sequence[str], env: Mapping[str, str], *, stdout: int, stderr: int
+    def _start(
+        self,
+        box: Box,
+        config: Mapping[str, Any],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
     ) -> subprocess.Popen[bytes]:
-        if box.uid is not None:
-            raise ValueError("without walls the uid stays; Box.uid must be None")
+        """Start `argv` after the wrapper's steps of `config`, which a supervisor and these come before."""
         places = self.places(box)
         for folder in (places.home, places.tmp):
             Path(folder).mkdir(mode=0o700, exist_ok=True)
-        config = {
-            "env": sorted(env),
-            "rlimits": rlimits(box.limits, other_threads=threads_of(os.getuid())),
-            "oom_score_adj": OOM_SCORE_ADJ,
-            "supervise": os.getpid(),
-        }
+            if box.uid is not None:
+                os.chown(folder, box.uid, box.uid)
+        steps = {"env": sorted(env), "oom_score_adj": OOM_SCORE_ADJ, "supervise": os.getpid(), **config}
         return subprocess.Popen(
-            wrapped(WRAPPER, config, argv),
+            wrapped(WRAPPER, steps, argv),
             env=dict(env),
             cwd=box.workspace,
             stdin=subprocess.DEVNULL,
@@ -199,6 +198,24 @@ class NoWalls:
         if not _ended_within(process.pid, _SUPERVISOR_SECONDS):
             wrapper.kill_below(process.pid)
             process.kill()
+
+
+class NoWalls(Supervised):
+    """No isolation: the command may do what the server's user may do. Limits per process, and a clean end.
+
+    Code that kills the supervisor itself escapes that; these are not walls.
+    """
+
+    name = "none"
+    drops_uid = False
+
+    def spawn(
+        self, box: Box, argv: Sequence[str], env: Mapping[str, str], *, stdout: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        if box.uid is not None:
+            raise ValueError("without walls the uid stays; Box.uid must be None")
+        config = {"rlimits": rlimits(box.limits, other_threads=threads_of(os.getuid()))}
+        return self._start(box, config, argv, env, stdout=stdout, stderr=stderr)
 
 
 def _ended_within(pid: int, seconds: float) -> bool:

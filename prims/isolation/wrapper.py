@@ -10,6 +10,7 @@ CONFIG_JSON is an object; every key is optional:
     oom_score_adj  how readily the kernel's OOM killer takes the command
     uid            the unprivileged uid and gid to become; only a root process can
     confine        true: never be uid 0, drop all capabilities, set no_new_privs, install the seccomp filter
+    landlock       walls without namespaces, see `restrict`; with confine, whose filter is stricter then
     supervise      pid of the server: stay behind as a parent that ends all descendants with the command
 """
 
@@ -25,7 +26,7 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 22, 24
@@ -35,6 +36,7 @@ _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
 
 
 def prctl(option: int, *arguments: int) -> None:
@@ -64,7 +66,10 @@ def confine(config: Mapping[str, Any]) -> None:
             raise PermissionError("sandboxed code is never run as root; a uid to drop to is missing")
         clear_capabilities()
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        install_seccomp()  # last: some of the steps above are calls that it refuses
+        landlock = config.get("landlock")
+        if landlock:
+            restrict(landlock)
+        install_seccomp(landlock)  # last: some of the steps above are calls that it refuses
 
 
 def set_oom_score(score: int) -> None:
@@ -104,6 +109,60 @@ def clear_capabilities() -> None:
         raise OSError(number, f"capset: {os.strerror(number)}")
 
 
+# ---------------------------------------------------------------------------------------------- landlock
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
+_RULE_PATH_BENEATH = 1
+_ALL_OF_FILES = (1 << 16) - 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV  # what a rule for a file may say
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_WRITE = _ALL_OF_FILES & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
+_SINCE = {13: 2, 14: 3, 15: 5}  # rights by bit that only later ABIs know
+_TCP_SINCE, _SCOPES_SINCE = 4, 6
+_TCP, _SCOPES = 3, 3  # bind and connect; abstract sockets and signals
+
+
+def _landlock(number: int, *arguments: Any) -> int:
+    value: int = _libc.syscall(number, *arguments)
+    if value < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"Landlock: {os.strerror(code)}")
+    return value
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that this kernel has. Raises OSError when it has none, or refuses it to us."""
+    return _landlock(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+
+
+def restrict(config: Mapping[str, Any]) -> None:
+    """Leave this process the paths of `config` and no others. no_new_privs must be set. Irrevocable, inherited.
+
+    `config` has lists of paths: "read" (and execute), "write" (anything but devices), "devices"; and "abi", the
+    version of Landlock to use. Raises OSError, with the path, when one cannot be opened.
+    """
+    abi: int = config["abi"]
+    handled = _ALL_OF_FILES
+    for bit, since in _SINCE.items():
+        if abi < since:
+            handled &= ~(1 << bit)
+    attributes = struct.pack("=QQQ", handled, _TCP, _SCOPES)
+    size = 8 if abi < _TCP_SINCE else 16 if abi < _SCOPES_SINCE else 24
+    rules = _landlock(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint(0))
+    for kind, rights in (("read", _READ), ("write", _WRITE), ("devices", _READ_FILE | _WRITE_FILE)):
+        for path in config[kind]:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            granted = rights & handled & (-1 if os.path.isdir(path) else _FOR_FILES)
+            rule = struct.pack("=Qi", granted, descriptor)
+            _landlock(_ADD_RULE, rules, ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint(0))
+            os.close(descriptor)
+    _landlock(_RESTRICT_SELF, rules, ctypes.c_uint(0))
+    os.close(rules)
+
+
 # ----------------------------------------------------------------------------------------------- seccomp
 
 # What code in a sandbox has no honest use for, or what nothing else bounds: kernel surface, other processes'
@@ -135,25 +194,59 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "vmsplice": (278, 75),
 }  # fmt: skip
 
+# What takes the place of namespaces, none of which Landlock judges (or only from some version on): calls to
+# services of the machine, watching folders, and the files, queues and priorities of the same user's others.
+_DENIED_ALONE: dict[str, tuple[int | None, int | None]] = {
+    "connect": (42, 203), "file_setattr": (469, 469), "inotify_add_watch": (254, 27), "ioprio_set": (251, 30),
+    "mq_unlink": (241, 181),
+}  # fmt: skip
+
+# Answered as if done, where the code's files and the server's have one owner: programs copy modes and times of
+# their own files, and Landlock does not keep them from those of others.
+_PRETENDED: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None), "chown": (92, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "fchown": (93, 55), "fchownat": (260, 54), "fremovexattr": (199, 16), "fsetxattr": (190, 7),
+    "futimesat": (261, None), "lchown": (94, None), "lremovexattr": (198, 15), "lsetxattr": (189, 6),
+    "removexattr": (197, 14), "removexattrat": (466, 466), "setxattr": (188, 5), "setxattrat": (463, 463),
+    "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None),
+}  # fmt: skip
+
+# Signals, where Landlock does not keep them from the same user's others.
+_SIGNALS: dict[str, tuple[int | None, int | None]] = {
+    "pidfd_send_signal": (424, 424), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "tkill": (200, 130),
+}  # fmt: skip
+
 # Calls judged by an argument (or, clone3, whose arguments lie in memory that a filter cannot read).
 _JUDGED: dict[str, tuple[int, int]] = {
-    "clone": (56, 220), "clone3": (435, 435), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199),
+    "clone": (56, 220), "clone3": (435, 435), "fcntl": (72, 25), "ioctl": (16, 29), "kill": (62, 129),
+    "prlimit64": (302, 261), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+    "sched_setscheduler": (144, 119), "setpriority": (141, 140), "socket": (41, 198), "socketpair": (53, 199),
+    "tgkill": (234, 131),
 }  # fmt: skip
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column above
 _X32_BIT = 0x40000000
 _CLONE_NEW_ANY = 0x7E020000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK (getifaddrs needs the last)
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_SET_FLAGS = (0x40086602, 0x401C5820)  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+_SET_OWNER_IOCTL, _SET_OWNER_FCNTL = (0x8901, 0x8902), (8, 15)  # whom SIGIO goes to
+_UNIX = 1
+_FAMILIES = (_UNIX, 2, 10, 16)  # INET, INET6, NETLINK (getifaddrs needs the last)
+_STREAMS = (1, 1 | 0o4000, 1 | 0o2000000, 1 | 0o2004000)  # SOCK_STREAM, with NONBLOCK, with CLOEXEC, with both
 
 _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_EPERM, _EACCES, _ENOSYS, _EAFNOSUPPORT = 1, 13, 38, 97
 _NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24  # offsets in struct seccomp_data; low halves, little-endian
 
 
-def seccomp_program(machine: str) -> bytes:
+def seccomp_program(machine: str, landlock: Mapping[str, Any] | None = None) -> bytes:
     """The filter for `machine` (as uname says it), as an array of sock_filter.
+
+    With `landlock` it must hold without namespaces. Two more keys of that are for it: "same_uid", whether files and
+    processes of the server have the uid of the code; and "guarded", pids that the code must not reach where the ABI is
+    too old to see to signals.
 
     Raises NotImplementedError for an architecture without a table: no filter must not pass for a filter.
     """
@@ -165,8 +258,30 @@ def seccomp_program(machine: str) -> bytes:
     def add(op: int, k: int, yes: int = 0, no: int = 0) -> None:
         code.append(struct.pack("=HBBI", op, yes, no, k))
 
-    def fail(errno: int) -> None:
+    def each(calls: Mapping[str, tuple[int | None, int | None]], errno: int) -> None:
+        for numbers in calls.values():
+            number = numbers[column]
+            if number is not None:
+                add(_JEQ, number, no=1)
+                add(_RETURN, _ERRNO | errno)
+
+    def never(name: str, argument: int, values: Sequence[int], errno: int, op: int = _JEQ) -> None:
+        """Refuse the call when the argument is one of `values`, else allow it."""
+        add(_JEQ, _JUDGED[name][column], no=len(values) + 3)
+        add(_LOAD, argument)
+        for left, value in enumerate(reversed(values)):
+            add(op, value, yes=len(values) - left)
+        add(_RETURN, _ALLOW)
         add(_RETURN, _ERRNO | errno)
+
+    def only(name: str, argument: int, values: Sequence[int], errno: int) -> None:
+        """Refuse the call unless the argument is one of `values`; then go on to the next judgement."""
+        add(_JEQ, _JUDGED[name][column], no=len(values) + 3)
+        add(_LOAD, argument)
+        for left, value in enumerate(reversed(values)):
+            add(_JEQ, value, yes=len(values) - left)
+        add(_RETURN, _ERRNO | errno)
+        add(_LOAD, _NUMBER)
 
     add(_LOAD, _ARCH)
     add(_JEQ, arch, yes=1)
@@ -174,42 +289,41 @@ def seccomp_program(machine: str) -> bytes:
     add(_LOAD, _NUMBER)
     if machine == "x86_64":
         add(_JGE, _X32_BIT, no=1)
-        fail(_ENOSYS)
-    for numbers in _DENIED.values():
-        number = numbers[column]
-        if number is not None:
-            add(_JEQ, number, no=1)
-            fail(_EPERM)
-    add(_JEQ, _JUDGED["clone3"][column], no=1)
-    fail(_ENOSYS)  # what makes C libraries fall back to clone, which can be judged
-    # Each block below ends in a return, so the number need not be loaded again after it.
-    add(_JEQ, _JUDGED["clone"][column], no=4)
-    add(_LOAD, _ARG0)
-    add(_JSET, _CLONE_NEW_ANY, no=1)
-    fail(_EPERM)
-    add(_RETURN, _ALLOW)
-    add(_JEQ, _JUDGED["ioctl"][column], no=5)
-    add(_LOAD, _ARG1)
-    add(_JEQ, _TIOCSTI, yes=1)
-    add(_JEQ, _TIOCLINUX, no=1)
-    fail(_EPERM)
-    add(_RETURN, _ALLOW)
-    add(_JEQ, _JUDGED["socket"][column], yes=1)
-    add(_JEQ, _JUDGED["socketpair"][column], no=len(_FAMILIES) + 2)
-    add(_LOAD, _ARG0)
-    for left, family in enumerate(reversed(_FAMILIES)):
-        add(_JEQ, family, yes=len(_FAMILIES) - left)
-    fail(_EAFNOSUPPORT)
+        add(_RETURN, _ERRNO | _ENOSYS)
+    each(_DENIED, _EPERM)
+    each({"clone3": _JUDGED["clone3"]}, _ENOSYS)  # what makes C libraries fall back to clone, which can be judged
+    ioctls = [*_TERMINAL_INPUT]
+    if landlock:
+        each(_DENIED_ALONE, _EACCES)
+        for call in ("prlimit64", "sched_setaffinity", "sched_setattr", "setpriority"):
+            only(call, _ARG0, (0,), _EPERM)  # itself; of setpriority, a process
+        only("setpriority", _ARG1, (0,), _EPERM)
+        only("sched_setscheduler", _ARG1, (0,), _EPERM)  # any thread, but the ordinary policy
+        if landlock["same_uid"]:
+            each(_PRETENDED, 0)
+            ioctls += _SET_FLAGS
+            if landlock["abi"] < _SCOPES_SINCE:
+                each(_SIGNALS, _EPERM)
+                only("kill", _ARG0, (0,), _EPERM)  # its own group
+                never("tgkill", _ARG0, landlock["guarded"], _EPERM)  # which is how a process signals itself
+                never("fcntl", _ARG1, _SET_OWNER_FCNTL, _EPERM)
+                ioctls += _SET_OWNER_IOCTL
+    never("clone", _ARG0, (_CLONE_NEW_ANY,), _EPERM, op=_JSET)
+    never("ioctl", _ARG1, ioctls, _EPERM)
+    for call in ("socket", "socketpair"):
+        only(call, _ARG0, (_UNIX,) if landlock else _FAMILIES, _EAFNOSUPPORT)
+        if landlock:
+            only(call, _ARG1, _STREAMS, _EAFNOSUPPORT)  # others send to paths without connecting
     add(_RETURN, _ALLOW)
     return b"".join(code)
 
 
-def install_seccomp() -> None:
+def install_seccomp(landlock: Mapping[str, Any] | None = None) -> None:
     """Install the filter for this machine. no_new_privs must be set. Irrevocable, inherited by children."""
     machine = os.uname().machine
     if sys.maxsize < 1 << 32:
         raise NotImplementedError("a 32-bit Python cannot be confined; use a 64-bit one")
-    program = seccomp_program(machine)
+    program = seccomp_program(machine, landlock)
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     holder = ctypes.create_string_buffer(fprog, len(fprog))
@@ -256,8 +370,15 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def supervise(server: int) -> None:
-    """Fork. The child returns; the parent stays as its supervisor and never returns.
+def die_with(parent: int) -> None:
+    """Be killed when `parent` ends. A change of uid undoes this."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def supervise(server: int) -> int:
+    """Fork. The child gets the pid of the parent, which stays as its supervisor and never returns.
 
     The supervisor adopts every orphan below it and ends them all when the command ends, when the server's
     thread that started us ends, and on SIGTERM. It exits with the command's status, 128+n for signal n.
@@ -270,13 +391,12 @@ def supervise(server: int) -> None:
         sys.exit(1)  # the server died before the death signal was armed
     supervisor = os.getpid()
     command = os.fork()
-    if command == 0:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:
-            os._exit(1)
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _supervise_until_end(command, signals)
+    if command:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _supervise_until_end(command, signals)
+    os.setsid()  # a group of its own: what the command signals as a group is not the supervisor
+    die_with(supervisor)
+    return supervisor
 
 
 def _supervise_until_end(command: int, signals: set[signal.Signals]) -> NoReturn:
@@ -308,9 +428,12 @@ def main(argv: list[str]) -> NoReturn:
     # bwrap adds PWD and this Python may add LC_CTYPE: the command gets what was asked for and no more.
     environment = {name: value for name, value in os.environ.items() if kept is None or name in kept}
     try:
-        if "supervise" in config:
-            supervise(config["supervise"])
+        supervisor = supervise(config["supervise"]) if "supervise" in config else None
+        if "landlock" in config:
+            config["landlock"]["guarded"] = [config["supervise"], supervisor]
         confine(config)
+        if supervisor is not None:
+            die_with(supervisor)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would pass that on
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

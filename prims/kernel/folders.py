@@ -64,6 +64,9 @@ def view(
 def make_session_folder(folder: Path, mounts_inside: str, uid: int | None) -> None:
     """A session's folder: `files/` for its code, with output/ and a link to the inputs, and `mounts/`."""
     folder.mkdir(mode=0o700, parents=True)
+    if uid is not None:
+        os.chown(folder, -1, uid)
+        folder.chmod(0o710)  # its own code may pass, where the walls give it no other view, and no other code
     (folder / "mounts").mkdir(mode=0o755)
     files = folder / "files"
     (files / "output").mkdir(mode=0o755, parents=True)

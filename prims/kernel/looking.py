@@ -173,6 +173,7 @@ def _make_folder(scratch: Path, uid: int | None) -> Path:
     for name in ("files", "venv", "s"):
         (folder / name).mkdir(mode=0o755)
     if uid is not None:
+        folder.chmod(0o711)
         for name in ("files", "s"):
             os.chown(folder / name, uid, uid)
     return folder

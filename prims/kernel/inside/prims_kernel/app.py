@@ -5,11 +5,13 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import socket
 import sys
 from typing import Any
 
 import zmq
 from ipykernel.displayhook import ZMQDisplayHook
+from ipykernel.iostream import IOPubThread
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
@@ -22,6 +24,18 @@ CRASH_FILE = "crash.log"
 
 def _no_input(what: str) -> EOFError:
     return EOFError(f"{what} has nobody to ask here. Put the value into the code, or into a file that it reads.")
+
+
+def _has_internet_sockets() -> bool:
+    try:
+        socket.socket(socket.AF_INET).close()
+    except OSError:
+        return False
+    return True
+
+
+def _no_pipe(thread: Any) -> None:
+    thread._pipe_flag = False
 
 
 class OnceKernel(IPythonKernel):  # type: ignore[misc]
@@ -49,6 +63,9 @@ class App(IPKernelApp):  # type: ignore[misc]
     def init_iopub(self, context: zmq.Context[Any]) -> None:
         # A reader that is busy elsewhere must not lose output: no high-water mark, memory is bounded by the run's own.
         context.setsockopt(zmq.SNDHWM, 0)
+        if not _has_internet_sockets():
+            # By which forked children would send their displays; libzmq aborts where it cannot have one.
+            IOPubThread._setup_pipe_in = _no_pipe
         super().init_iopub(context)
 
     def init_gui_pylab(self) -> None:

@@ -1,0 +1,92 @@
+"""Walls for machines that refuse namespaces: Landlock for files, a stricter filter of system calls for the rest.
+
+Code sees real paths, and may open those that a rule names. What namespaces would hide and Landlock does not know is
+refused by the filter: every socket but unix streams, which may listen (the server connects to the kernel) and not
+connect; calls that change the modes and owners of files, or the limits and priorities of other processes.
+
+What these walls do not hold: the names, sizes and times of files outside can be learnt (stat and the like), and so can
+what the kernel tells of the machine. There is no tmpfs whose size could bound temporary files. Where a server is not
+root, its code has the server's own uid; so it needs a kernel whose Landlock knows truncation (Linux 6.2) and, for
+programs to signal their children, signals (6.12).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prims.errors import IsolationUnavailable
+from prims.isolation import wrapper
+from prims.isolation.bubblewrap import LOOKED_UP, SYSTEM, interpreter_mounts
+from prims.isolation.limits import rlimits, threads_of
+from prims.isolation.walls import WRAPPER, Box, Supervised, base_python, server_homes
+
+# What programs ask the kernel of the machine and of themselves. Other processes stay out of sight.
+_TOLD_BY_THE_KERNEL = (
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/vm/overcommit_memory",
+    "/proc/uptime",
+    "/proc/version",
+    "/sys/fs/cgroup",
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def find() -> Landlock:
+    """Landlock, if this kernel has it.
+
+    Raises:
+        IsolationUnavailable: it has not, or something refuses it to this process.
+    """
+    try:
+        return Landlock(wrapper.landlock_abi())
+    except OSError as error:
+        raise IsolationUnavailable(
+            f"Landlock is not to be had here ({error.strerror}): it needs Linux 5.13 or later, `landlock` among the "
+            "security modules (`cat /sys/kernel/security/lsm`; add it with the boot option `lsm=`), and a container "
+            "that does not refuse it"
+        ) from error
+
+
+class Landlock(Supervised):
+    """Walls by the version `abi` of Landlock."""
+
+    name = "landlock"
+
+    def __init__(self, abi: int) -> None:
+        self.abi = abi
+        self.drops_uid = os.geteuid() == 0
+        shown = interpreter_mounts(base_python().prefix, sys.base_prefix, server_homes())
+        interpreter = [mount[1] for mount in shown if mount[0] == "--ro-bind"]
+        system = ("/usr", *SYSTEM, *LOOKED_UP, *_TOLD_BY_THE_KERNEL)
+        self._read = [*filter(os.path.exists, system), WRAPPER, *interpreter]
+
+    def spawn(
+        self, box: Box, argv: Sequence[str], env: Mapping[str, str], *, stdout: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        if self.drops_uid != (box.uid is not None):
+            raise ValueError("Box.uid is given if and only if the walls drop the uid")
+        places = self.places(box)
+        layers = [str(box.store)] if box.store is not None else list(places.layers)
+        config: dict[str, Any] = {
+            "rlimits": rlimits(box.limits, other_threads=0 if self.drops_uid else threads_of(os.getuid())),
+            "confine": True,
+            "landlock": {
+                "abi": self.abi,
+                "same_uid": not self.drops_uid,
+                "read": [*self._read, places.mounts, places.venv, *layers, places.kernel],
+                "write": [places.workspace, places.run],
+                "devices": list(filter(os.path.exists, _DEVICES)),
+            },
+        }
+        if box.uid is not None:
+            config["uid"] = box.uid
+        return self._start(box, config, argv, env, stdout=stdout, stderr=stderr)
