@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from prims.config import Settings, tool_environment
+from prims.engine.leftovers import Leftovers
 from prims.engine.parents import Parents
 from prims.engine.spares import Spares
 from prims.errors import IsolationUnavailable, KernelStartError
@@ -49,6 +50,10 @@ from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
 _LOOKS_AT_ONCE = 4
+# How many ended sandboxes may still be there when the next run begins.
+_MOST_LEFTOVERS = 4
+# A run has the machine to itself for this long before the spare for the next one is made.
+_ALONE_SECONDS = 0.1
 
 _STATUS: dict[str, Status] = {
     "timeout": "timeout",
@@ -103,6 +108,7 @@ class LocalEngine:
         self._spares: Spares[_Sandbox] = Spares(group, self._make_spare, self._settings.spare_kernels)
         forks = self._settings.fork_kernels != "off"
         self._parents = Parents(group, self._make_parent, self._settings.concurrent_runs if forks else 0)
+        self._leftovers = Leftovers(group, _MOST_LEFTOVERS)
         self._stack.callback(group.cancel_scope.cancel)
         self._stack.push_async_callback(self._parents.close)
         self._stack.push_async_callback(self._spares.close)
@@ -144,6 +150,7 @@ class LocalEngine:
     async def close_session(self, folder: Path, uid: int | None) -> None:
         """End what was made ahead for a session."""
         await self._spares.drop(_Key(folder, uid))
+        await self._leftovers.closed()
         await self._parents.drop(_Key(folder, uid))
         self._uids.discard(uid or 0)
 
@@ -183,24 +190,28 @@ class LocalEngine:
         relay = Relay(spec.spool, emit, keep=spec.keep_chars, record=spec.record_bytes)
         environment: Environment | None = None
         ending: Ending | None = None
+        stack = AsyncExitStack()
         try:
             with clock.phase("environment"):
+                await self._leftovers.room()
                 environment = await alongside(lambda: self._environment(spec, clock), stop.wait)
             if environment is not None:
-                async with AsyncExitStack() as stack:
-                    with clock.phase("start"):
-                        found = environment
-                        kernel = await alongside(lambda: self._kernel(key, spec, found, clock, stack), stop.wait)
-                    # Made while this run goes on, so that the next one need not wait for it.
-                    self._spares.prepare(key)
-                    if kernel is not None:
-                        with clock.phase("run"):
-                            ending = await kernel.execute(
-                                spec.request.code, relay, stop, seconds=spec.request.limits.run_seconds
-                            )
+                with clock.phase("start"):
+                    found = environment
+                    kernel = await alongside(lambda: self._kernel(key, spec, found, clock, stack), stop.wait)
+                # Made while this run goes on, if it does, so that the next one need not wait for it.
+                self._spares.prepare(key, _ALONE_SECONDS)
+                if kernel is not None:
+                    with clock.phase("run"):
+                        ending = await kernel.execute(
+                            spec.request.code, relay, stop, seconds=spec.request.limits.run_seconds
+                        )
+                    if kernel.alive:  # killed but not gone yet: until then this is no end
+                        await stack.aclose()
             await relay.finish()
         finally:
-            self._spares.prepare(key)
+            self._leftovers.close(stack)
+            self._spares.prepare(key, _ALONE_SECONDS)
         displays = await anyio.to_thread.run_sync(attach, relay.displays, spec.spool, spec.pictures)
         status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec)
         return RunResult(

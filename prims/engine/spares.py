@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 # A spare that nobody has wanted for this long is given up: its memory is worth more than its second.
 IDLE_SECONDS = 600.0
+# And one that is younger than this does not give way to another: sessions that take turns would make them for nothing.
+FRESH_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -26,13 +28,15 @@ class _Entry(Generic[T]):
 
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     making: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    wanted: anyio.Event = field(default_factory=anyio.Event)
     settled: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
+    since: float = 0.0
     value: T | None = None
 
 
 class Spares(Generic[T]):
-    """At most one spare for each key and `most` in all; the one that was made first gives way.
+    """At most one spare for each key and `most` in all; the one that was made first gives way when it is not young.
 
     What `make` opens may be closed in another task than it was opened in.
     """
@@ -43,28 +47,36 @@ class Spares(Generic[T]):
         self._most = most
         self._entries: dict[Hashable, _Entry[T]] = {}
 
-    def prepare(self, key: Hashable) -> None:
-        """Begin to make a spare for `key`, unless there is one; returns at once."""
+    def prepare(self, key: Hashable, after: float = 0.0) -> None:
+        """Begin to make a spare for `key`, unless there is one; returns at once.
+
+        The work begins when `after` seconds have passed, or when somebody wants the spare.
+        """
         if key in self._entries or self._most == 0:
             return
         if len(self._entries) >= self._most:
-            oldest = next((k for k, e in self._entries.items() if e.settled.is_set()), None)
+            young = anyio.current_time() - FRESH_SECONDS
+            oldest = next((k for k, e in self._entries.items() if e.settled.is_set() and e.since < young), None)
             if oldest is None:
                 return
             self._group.start_soon(self.drop, oldest)
-        entry: _Entry[T] = _Entry()
+        entry: _Entry[T] = _Entry(since=anyio.current_time())
         self._entries[key] = entry
-        self._group.start_soon(self._fill, key, entry)
+        self._group.start_soon(self._fill, key, entry, after)
 
-    async def _fill(self, key: Hashable, entry: _Entry[T]) -> None:
+    async def _fill(self, key: Hashable, entry: _Entry[T], after: float) -> None:
         try:
             with entry.making:
+                if after > 0:
+                    with anyio.move_on_after(after):
+                        await entry.wanted.wait()
                 entry.value = await entry.stack.enter_async_context(self._make(key))
         except PrimsError as problem:
             # The next run makes its own, and tells what is wrong.
             _log.info("no spare: %s", problem)
             if self._entries.get(key) is entry:
                 del self._entries[key]
+            return
         finally:
             entry.settled.set()
         with anyio.move_on_after(IDLE_SECONDS):
@@ -81,13 +93,19 @@ class Spares(Generic[T]):
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
+        hurried = not entry.settled.is_set()
+        entry.wanted.set()
         try:
             await entry.settled.wait()
         except BaseException:
             self._group.start_soon(self._close, entry)
             raise
         entry.gone.set()
-        return None if entry.value is None else (entry.value, entry.stack)
+        if entry.value is None:
+            return None
+        if hurried:  # the calls come faster than spares are made
+            self.prepare(key)
+        return entry.value, entry.stack
 
     async def drop(self, key: Hashable) -> None:
         """Close the spare of `key`, if there is one."""
