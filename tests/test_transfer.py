@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from prims.errors import ConfigError, Refused, TransferError
-from prims.hosts import not_public
+from prims.hosts import literal, not_public
 from prims.session.addresses import Place
 from prims.session.transfer import Fetched, Manners, Reach, Stored, fetch, put
 from prims.session.unwrap import Unwrap
@@ -382,9 +382,11 @@ async def test_a_redirect_from_one_allowed_host_to_another_private_one_needs_its
 
 
 def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts of a server that is `name` and of a client that trusts it alone."""
+    """Contexts of a server that is `name`, which may be an address, and of a client that trusts it alone."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    address = literal(name)
+    known = x509.DNSName(name) if address is None else x509.IPAddress(address)
     now = datetime.datetime.now(datetime.UTC)
     signed = (
         x509.CertificateBuilder()
@@ -394,7 +396,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([known]), critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = signed.public_bytes(serialization.Encoding.PEM)

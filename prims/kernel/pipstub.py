@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "show":
         return _show(_split(words)[0])
     if command in ("help", "-h", "--help"):
-        print("Usage: pip install | list | freeze | show\n\nThis sandbox has no network. " + _how(["six"]))
+        print("Usage: pip install | list | freeze | show\n\nThis pip installs nothing. " + _how(["six"]))
         return 0
     print(f"ERROR: pip {command} does not work in this sandbox. " + _how(["six"]), file=sys.stderr)
     return 1
@@ -94,7 +94,7 @@ def _install(words: list[str]) -> int:
     if not missing:
         return 0
     names = ", ".join(missing)
-    print(f"ERROR: cannot install {names}: this sandbox has no network. {_how(missing)}", file=sys.stderr)
+    print(f"ERROR: cannot install {names}: nothing is installed from inside. {_how(missing)}", file=sys.stderr)
     return 1
 
 

@@ -21,6 +21,17 @@ PROMPT = Prompt(
 )
 
 
+def network_words(settings: Settings) -> str:
+    """What code has of the network, in a sentence."""
+    match settings.network:
+        case "none":
+            return "There is no network inside."
+        case "allow-list":
+            return f"Of the network, HTTP and HTTPS reach {', '.join(settings.allow_network[:20])}, and nothing else."
+        case _:
+            return "Of the network, HTTP and HTTPS reach public hosts; nothing else does."
+
+
 def get(settings: Settings, name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
     """The prompt as messages.
 
@@ -47,7 +58,7 @@ How code runs here:
   results to output/.
 - The value of a last expression is returned; print() whatever else you need to see. Figures are returned as pictures.
 - Installed packages: {packages}. Name others in requirements.
-- There is no network inside: bring data in with mount_file.
+- {network_words(settings)} Bring data in with mount_file.
 - A call has {settings.run_seconds:g} seconds unless timeout_seconds asks for more.
 - Keep output short: look at shapes and heads, not at whole tables.
 - When a call fails, read the error and its line, and mend the cause."""

@@ -103,18 +103,8 @@ gone. Files stay for the session: the working directory, inputs in mounts/ (read
 The code is run like a notebook cell and like a script: the value of a last expression is returned, top-level await,
 magics and !commands work, figures of matplotlib are returned as pictures without savefig. print() what you need to see.
 
-Installed: {packages}. Name others in `requirements`. {_network(settings)}
+Installed: {packages}. Name others in `requirements`. {prompt.network_words(settings)}
 Time: {settings.run_seconds:g} s unless timeout_seconds says otherwise{longest}, installation not counted{memory}."""
-
-
-def _network(settings: Settings) -> str:
-    match settings.network:
-        case "none":
-            return "There is no network inside."
-        case "allow-list":
-            return f"Of the network, HTTP and HTTPS reach {', '.join(settings.allow_network[:20])}, and nothing else."
-        case _:
-            return "Of the network, HTTP and HTTPS reach public hosts; nothing else does."
 
 
 def _session_life(settings: Settings) -> str:

@@ -24,7 +24,7 @@ def begin(folder: str) -> None:
     global _notes
     with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as door:
         door.connect(os.path.join(sys.prefix, "proxy.sock"))
-        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             socket.send_fds(door, [b"listen"], [listener.fileno()])
         for name in ("http_proxy", "https_proxy", "all_proxy"):
