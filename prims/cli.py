@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case _:
             from prims.doctor import doctor
 
-            return _told(lambda: doctor(settings))
+            return _told(lambda: doctor(settings, as_json=options.json))
 
 
 def _joined(given: str | list[str] | None) -> str | None:
@@ -84,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--output", default="output", metavar="DIR", help="where files and pictures go (default: output)")
     run.add_argument("--json", action="store_true", help="print the structured result instead of text")
-    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
+    doctor = commands.add_parser("doctor", help="what holds on this machine, and what to do about what does not")
+    doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     serve.add_argument("--show-config", action="store_true", help="print the settings in force and stop")
     for command in (serve, run, doctor):
         _add_settings(command)

@@ -1,50 +1,78 @@
-"""`prims doctor`: what this machine has for PRIMS, and what to do about what is missing."""
+"""`prims doctor`: what holds on this machine, found out by trying to break it, and what to do about what does not."""
 
 from __future__ import annotations
 
+import json
 import platform
+import re
 import subprocess
 import sys
-import tempfile
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from prims.config import Settings, tool_environment
-from prims.errors import PrimsError
+from prims.engine.local import LocalEngine
+from prims.errors import IsolationUnavailable, PrimsError
 from prims.isolation import probe
 from prims.isolation.probe import Check
+from prims.isolation.self_protection import protect_server
 from prims.isolation.walls import base_python
 from prims.kernel.environment import Environments
+from prims.model import RunRequest, RunResult
+from prims.session.table import SessionTable
 from prims.state import state_folder
 
+_WORDS = {True: "holds", False: "DOES NOT", None: "cannot tell"}
+_TIERS = ("bubblewrap", "landlock")
 
-def doctor(settings: Settings) -> int:
-    """Print one line a check; gives 0 when code can be run, 1 when something is missing."""
-    checks = anyio.run(_checks, settings)
-    for check in checks:
-        print(f"{'ok     ' if check.ok else 'MISSING'} {check.name}: {check.detail}")
-        if check.advice and not check.ok:
-            print(f"        {check.advice}")
-    good = all(check.ok for check in checks)
-    print("This machine can run code." if good else "This machine cannot run code yet: see what is MISSING.")
-    return 0 if good else 1
+Report = dict[str, list[Check]]
+"""Checks by what they are about, in the order in which they are told."""
 
 
-async def _checks(settings: Settings) -> list[Check]:
-    base = base_python()
-    checks = [
-        Check("python", sys.version_info >= (3, 11), f"{platform.python_version()}, based on {base.executable}"),
-        _uv(),
-    ]
+def doctor(settings: Settings, *, as_json: bool = False) -> int:
+    """Print all checks; gives 0 when all that is needed holds, else 1."""
+    protect_server()
+    report = anyio.run(_examine, settings)
+    bad = [check for checks in report.values() for check in checks if check.needed and check.ok is False]
+    if as_json:
+        told = {about: [asdict(check) for check in checks] for about, checks in report.items()}
+        print(json.dumps({"ok": not bad, "checks": told}, indent=2))
+        return 1 if bad else 0
+    width = max(len(check.name) for checks in report.values() for check in checks)
+    for about, checks in report.items():
+        print(about)
+        for check in checks:
+            print(f"  {_WORDS[check.ok]:<11}  {check.name:<{width}}  {check.detail}")
+            if check.advice and not check.ok:
+                print(f"  {'':<11}  {'':<{width}}  -> {check.advice}")
+    print("This machine can run code." if not bad else "Not all that is needed holds: see what DOES NOT.")
+    return 1 if bad else 0
+
+
+async def _examine(settings: Settings) -> Report:
+    report: Report = {"this machine": [_python(), _uv(), _cgroups()]}
     try:
-        with state_folder(settings.state_dir):
-            checks.append(Check("sessions", True, f"below {settings.state_dir}"))
+        with state_folder(settings.state_dir) as state:
+            report["this machine"].append(Check("sessions", True, f"below {settings.state_dir}"))
+            chosen = await _walls(settings, state, report)
+            packages = await _packages(settings)
+            report["this machine"].append(packages)
+            if chosen and packages.ok:
+                report["limits"] = await _limits(settings, state, chosen)
     except PrimsError as problem:
-        checks.append(Check("sessions", False, str(problem)))
-    checks += await _isolation(settings)
-    checks.append(await _packages(settings))
-    return checks
+        report["this machine"].append(Check("sessions", False, str(problem)))
+    return report
+
+
+# --------------------------------------------------------------------------------------------- the machine
+
+
+def _python() -> Check:
+    base = base_python()
+    return Check("python", sys.version_info >= (3, 11), f"{platform.python_version()}, based on {base.executable}")
 
 
 def _uv() -> Check:
@@ -58,16 +86,19 @@ def _uv() -> Check:
     return Check("uv", True, f"{done.stdout.strip()} at {path}")
 
 
-async def _isolation(settings: Settings) -> list[Check]:
-    with tempfile.TemporaryDirectory(prefix="prims-doctor-") as scratch:
-        try:
-            walls = await probe.choose(settings.isolation, Path(scratch))
-        except PrimsError as problem:
-            return [Check("isolation", False, str(problem))]
-        checks = [Check("isolation", True, walls.name)]
-        if walls.name == "none":
-            checks = [Check("isolation", True, "none: code can do whatever this user can")]
-        return checks + await probe.prove(walls, Path(scratch))
+def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> Check:
+    """Whether the kernel itself could count the memory of a whole run."""
+    if (root / "cgroup.controllers").exists():
+        return Check("cgroups", True, "version 2", needed=False)
+    found = "version 1" if (root / "memory").is_dir() else "none"
+    return Check(
+        "cgroups",
+        None,
+        found,
+        "The server itself looks at the memory of runs, several times a second. The kernel could do it with cgroups of "
+        "version 2 (boot option `systemd.unified_cgroup_hierarchy=1`)",
+        needed=False,
+    )
 
 
 async def _packages(settings: Settings) -> Check:
@@ -78,3 +109,143 @@ async def _packages(settings: Settings) -> Check:
     except PrimsError as problem:
         return Check("packages", False, str(problem), "See that this machine reaches a package index.")
     return Check("packages", True, f"{len(base.packages)} ready in {settings.cache_dir} (default: {names})")
+
+
+# ----------------------------------------------------------------------------------------------- the walls
+
+
+async def _walls(settings: Settings, state: Path, report: Report) -> str | None:
+    """Try every kind of walls; gives the name of those that runs would get, if any."""
+    asked = settings.isolation
+    chosen: str | None = None
+    for name in _TIERS if asked == "auto" else (asked,):
+        try:
+            tried = await probe.prove(probe.find(name), state)
+        except IsolationUnavailable as problem:
+            tried = [Check("start", False, str(problem))]
+        if chosen is None and all(check.ok for check in tried if check.needed):
+            chosen = name
+        # Another kind that does not hold is told, and is no fault of a machine that has one that does.
+        report[name] = [replace(check, needed=check.needed and asked != "auto") for check in tried]
+    if chosen == "none":
+        report["walls"] = [Check("walls", False, "none: code can do whatever this user can", needed=False)]
+    else:
+        report["walls"] = [Check("walls", chosen is not None, chosen or "none of the above holds")]
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------------- the limits
+
+_MEMORY, _PROCESSES, _FILES = 400 << 20, 64, 256
+_SMALL, _OUTPUT, _WORKSPACE = 4 << 20, 1 << 20, 16 << 20
+
+_BREAK_SMALL_ONES = f"""
+import os, signal, tempfile
+def held(name, attempt):
+    try: attempt()
+    except OSError as error: print(name, "holds:", error.strerror)
+    except MemoryError: print(name, "holds:", "MemoryError")
+    else: print(name, "open:", "nothing stopped it")
+def processes():
+    pids = []
+    try:
+        while len(pids) < {20 * _PROCESSES}:
+            if (pid := os.fork()) == 0: signal.pause()
+            pids.append(pid)
+    finally:
+        for pid in pids: os.kill(pid, 9)
+        for pid in pids: os.waitpid(pid, 0)
+def files():
+    opened = []
+    try:
+        while len(opened) < {_FILES}: opened.append(os.open("/dev/null", os.O_RDONLY))
+    finally:
+        for number in opened: os.close(number)
+def size():
+    try:
+        with open("large", "wb") as file: file.truncate({_SMALL} + 1)
+    finally: os.unlink("large")
+def temporary():
+    for number in range(8):
+        with open(tempfile.gettempdir() + "/fill%d" % number, "wb") as file: file.write(bytes({_SMALL} // 2))
+held("processes", processes)
+held("open-files", files)
+held("file-size", size)
+held("temporary-files", temporary)
+held("memory-of-one-process", lambda: bytearray(40 << 30))
+"""
+
+# What is stopped from outside, by name: code, and the status and the word in the cause that show it was that limit.
+_BREAK_LARGE_ONES = {
+    "memory of a run": (
+        f"""
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        block = bytearray(b"x") * {_MEMORY // 5}
+        time.sleep(20)
+time.sleep(20)""",
+        "memory",
+    ),
+    "output": (f"for _ in range(40): print('x' * {_OUTPUT // 10})\nimport time; time.sleep(20)", "output"),
+    "bytes of a session": (
+        f"""
+import time
+for number in range(8):
+    with open(str(number), "wb") as file: file.write(bytes({_SMALL} - 1))
+time.sleep(20)""",
+        "bytes",
+    ),
+    "files of a session": (
+        "import time\nfor n in range(300): open(str(n), 'w').close()\ntime.sleep(20)",
+        "files",
+    ),
+    "time": ("while True: pass", "time limit"),
+}
+_NOT_HELD = {("landlock", "temporary files")}  # and no reason to refuse code
+
+
+async def _limits(settings: Settings, state: Path, walls: str) -> list[Check]:
+    """Break each limit in a run of its own, by the same way that a client's calls take."""
+    small = replace(
+        settings,
+        memory_bytes=_MEMORY, processes=_PROCESSES, open_files=_FILES, file_bytes=_SMALL, tmp_bytes=_SMALL,
+        output_bytes=_OUTPUT, workspace_bytes=_WORKSPACE, workspace_files=200,
+        run_seconds=20.0, spare_kernels=0, fork_kernels="off", concurrent_runs=3,
+    )  # fmt: skip
+    results: dict[str, RunResult | PrimsError] = {}
+
+    async def run(table: SessionTable, name: str, code: str) -> None:
+        limits = replace(small.limits(), run_seconds=2.0) if name == "time" else small.limits()
+        try:
+            session = await table.create()
+            results[name] = await table.start(session, RunRequest(code, limits=limits), lambda event: None).wait()
+        except PrimsError as problem:
+            results[name] = problem
+
+    codes = {"": _BREAK_SMALL_ONES, **{name: code for name, (code, _) in _BREAK_LARGE_ONES.items()}}
+    async with (
+        LocalEngine(small, state) as engine,
+        SessionTable(small, engine, state) as table,
+        anyio.create_task_group() as group,
+    ):
+        for name, code in codes.items():
+            group.start_soon(partial(run, table, name, code))
+    checks = [*_small_ones(results[""]), *(_large_one(name, results[name]) for name in _BREAK_LARGE_ONES)]
+    return [replace(check, needed=(walls, check.name) not in _NOT_HELD) for check in checks]
+
+
+def _small_ones(result: RunResult | PrimsError) -> list[Check]:
+    if isinstance(result, PrimsError):
+        return [Check("runs", False, str(result))]
+    found = re.findall(r"^(\S+) (holds|open): (.*)$", result.stdout.head, re.MULTILINE)
+    checks = [Check(name.replace("-", " "), held == "holds", what) for name, held, what in found]
+    if result.status != "ok":
+        checks.append(Check("runs", False, result.cause or result.stderr.head[-300:]))
+    return checks
+
+
+def _large_one(name: str, result: RunResult | PrimsError) -> Check:
+    if isinstance(result, PrimsError):
+        return Check(name, None, str(result))
+    return Check(name, _BREAK_LARGE_ONES[name][1] in result.cause, result.cause or f"the run ended: {result.status}")

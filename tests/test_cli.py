@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -220,18 +221,64 @@ def test_a_run_leaves_nothing_behind_but_its_output(state: Path) -> None:
 
 
 def test_doctor_says_that_this_machine_can_run_code(state: Path) -> None:
-    done = prims(state, "doctor")
+    done = prims(state, "doctor", "--json")
     assert done.returncode == 0, done.stdout
-    assert "MISSING" not in done.stdout
-    for check in ("python", "uv", "sessions", "isolation", "seccomp", "loopback network", "packages"):
-        assert f"ok      {check}: " in done.stdout
+    told = json.loads(done.stdout)
+    assert told["ok"] is True
+    assert [c["detail"] for c in told["checks"]["walls"]] == ["bubblewrap"]
+    for about, names in {
+        "this machine": {"python", "uv", "sessions", "packages"},
+        "bubblewrap": {"start", "seccomp", "loopback network", "files outside"},
+        "limits": {
+            "processes", "open files", "file size", "temporary files", "memory of one process", "memory of a run",
+            "output", "bytes of a session", "files of a session", "time",
+        },
+    }.items():  # fmt: skip
+        assert names - {check["name"] for check in told["checks"][about] if check["ok"]} == set(), told["checks"][about]
 
 
 def test_without_bubblewrap_doctor_says_what_to_install(state: Path) -> None:
     done = prims(state, "doctor", PATH=str(state), PRIMS_ISOLATION="bubblewrap")
     assert done.returncode == 1
-    assert "MISSING isolation: bubblewrap is not installed" in done.stdout
-    assert "apt-get install bubblewrap" in done.stdout
+    assert re.search(r"DOES NOT +start +bubblewrap is not installed .*apt-get install bubblewrap", done.stdout)
+    assert re.search(r"DOES NOT +walls ", done.stdout)
+
+
+def test_where_neither_walls_can_be_had_doctor_and_run_say_what_stands_in_the_way(state: Path) -> None:
+    refusing = [sys.executable, "-I", "-S", str(Path(__file__).with_name("refusing.py")), "namespaces,landlock"]
+    for command, code in (("doctor", 1), ("run", 3)):
+        done = subprocess.run(
+            [*refusing, sys.executable, "-m", "prims", command, *(["-"] if command == "run" else [])],
+            env=kit.server_environment(state),
+            input="print(1)",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        said = done.stdout + done.stderr
+        assert "new namespace" in said.lower()
+        assert "Landlock is not to be had here" in said
+        assert "seccomp=unconfined" in said or "max_user_namespaces" in said
+        assert "security/lsm" in said
+
+
+@pytest.mark.parametrize(
+    ("made", "held", "word"),
+    [(("cgroup.controllers",), True, "version 2"), (("memory/tasks",), None, "version 1"), ((), None, "none")],
+)
+def test_doctor_tells_which_cgroups_there_are(
+    tmp_path: Path, made: tuple[str, ...], held: bool | None, word: str
+) -> None:
+    from prims.doctor import _cgroups
+
+    for name in made:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    check = _cgroups(tmp_path)
+    assert (check.ok, check.detail, check.needed) == (held, word, False)
+    assert held or "version 2" in check.advice
 
 
 def test_without_bubblewrap_a_run_is_refused_and_says_what_to_install(state: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import selectors
 import socket
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -249,6 +251,27 @@ async def test_the_probes_find_their_way_out_where_there_are_no_walls() -> None:
         lines = stdout(result).splitlines()
         assert len(lines) == len(chosen)
         assert [line for line in lines if line.split()[1] != "ESCAPED"] == []
+
+
+@pytest.mark.parametrize("kind", users.KINDS)
+def test_in_a_container_that_refuses_namespaces_code_runs_in_landlock_walls(kind: str) -> None:
+    with users.owner(kind, open_ways=True) as who:
+        server = who.server(who.folder(who.base / "s"), *LAYERS)
+        serve = [server.command, *server.args]
+        refusing = [who.python, "-I", "-S", str(Path(__file__).with_name("refusing.py")), "namespaces"]
+        at = serve.index(who.python)
+        command = [*serve[:at], *refusing, *serve[at : serve.index("serve")], "doctor", "--json", *LAYERS]
+        done = subprocess.run(
+            command, env=server.env, cwd=who.base, capture_output=True, text=True, timeout=120, check=False
+        )
+        told = json.loads(done.stdout)
+        assert done.returncode == 0, done.stdout
+        assert [check["detail"] for check in told["checks"]["walls"]] == ["landlock"]
+        (refused,) = told["checks"]["bubblewrap"]
+        assert "new namespace" in refused["detail"].lower() and refused["advice"]
+        open_ones = {c["name"] for about in ("landlock", "limits") for c in told["checks"][about] if not c["ok"]}
+        assert open_ones == {"names and sizes outside", "temporary files"}
+        assert len(told["checks"]["limits"]) == 10
 
 
 async def test_a_port_opened_inside_is_not_open_outside(outside: Outside) -> None:

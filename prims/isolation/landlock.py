@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prims.errors import IsolationUnavailable
 from prims.isolation import wrapper
 from prims.isolation.bubblewrap import LOOKED_UP, SYSTEM, interpreter_mounts
 from prims.isolation.limits import rlimits, threads_of
@@ -41,19 +40,8 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 
 def find() -> Landlock:
-    """Landlock, if this kernel has it.
-
-    Raises:
-        IsolationUnavailable: it has not, or something refuses it to this process.
-    """
-    try:
-        return Landlock(wrapper.landlock_abi())
-    except OSError as error:
-        raise IsolationUnavailable(
-            f"Landlock is not to be had here ({error.strerror}): it needs Linux 5.13 or later, `landlock` among the "
-            "security modules (`cat /sys/kernel/security/lsm`; add it with the boot option `lsm=`), and a container "
-            "that does not refuse it"
-        ) from error
+    """Landlock as this kernel has it. Raises OSError when it has none, or something refuses it to this process."""
+    return Landlock(wrapper.landlock_abi())
 
 
 class Landlock(Supervised):

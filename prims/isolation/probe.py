@@ -7,7 +7,6 @@ import logging
 import os
 import pwd
 import random
-import re
 import shutil
 import socket
 import subprocess
@@ -23,6 +22,7 @@ import anyio.to_thread
 from prims.config import inside_docker
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, landlock
+from prims.isolation.advice import INSTALL, LAST_RESORT, NO_LANDLOCK, advice_for
 from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
 from prims.model import Limits
 
@@ -30,17 +30,20 @@ _log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
 _UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
-_LAST_RESORT = "or choose `--isolation none`, which runs code with all rights of the server's user"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried. `detail` says what happened, `advice` what to do when it is not `ok`."""
+    """One thing that was tried. `detail` says what happened, `advice` what to do when it is not `ok`.
+
+    `ok` is None when nothing can be told. What is not `needed` is no reason to refuse code, but people should know.
+    """
 
     name: str
-    ok: bool
+    ok: bool | None
     detail: str
     advice: str = ""
+    needed: bool = True
 
 
 async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> Walls:
@@ -52,34 +55,47 @@ async def choose(isolation: str, scratch: Path, *, path: str | None = None) -> W
     Raises:
         IsolationUnavailable: they do not hold; the message says what to install or do.
     """
+    if isolation != "auto":
+        return await _proved(find(isolation, path), scratch)
+    try:
+        return await _proved(find("bubblewrap", path), scratch)
+    except IsolationUnavailable as first:
+        try:
+            walls = await _proved(find("landlock"), scratch)
+        except IsolationUnavailable as second:
+            raise IsolationUnavailable(f"{first}. Nor do other walls hold: {second}") from first
+        why = str(first).partition(". ")[0]
+        _log.warning("code runs in the landlock walls, because %s; `prims doctor` says more", why)
+        return walls
+
+
+def find(isolation: str, path: str | None = None) -> Walls:
+    """The walls of that name, unproved. Raises IsolationUnavailable when this machine lacks what they are made of."""
     if sys.platform != "linux":
         raise IsolationUnavailable("PRIMS runs code on Linux only: use Linux, WSL2 or a Linux container")
     match isolation:
         case "none":
-            return await _proved(NoWalls(), scratch)
+            return NoWalls()
         case "landlock":
             try:
-                return await _proved(landlock.find(), scratch)
-            except IsolationUnavailable as problem:
-                raise IsolationUnavailable(f"{problem}, {_LAST_RESORT}") from problem
+                return landlock.find()
+            except OSError as error:
+                raise IsolationUnavailable(f"Landlock is not to be had here ({error}): {NO_LANDLOCK}") from error
         case "bubblewrap":
-            return await _proved(_bubblewrap(path), scratch)
-        case "auto":
             try:
-                return await _proved(_bubblewrap(path), scratch)
-            except IsolationUnavailable as first:
-                try:
-                    walls = await _proved(landlock.find(), scratch)
-                except IsolationUnavailable as second:
-                    raise IsolationUnavailable(f"{first}. Nor do other walls hold: {second}") from first
-                _log.warning("code runs in the landlock walls, because %s", first)
-                return walls
+                found = bubblewrap.find(path)
+            except (OSError, subprocess.SubprocessError) as error:
+                message = f"bubblewrap cannot be run ({error}): reinstall it, {LAST_RESORT}"
+                raise IsolationUnavailable(message) from error
+            if found is None:
+                raise IsolationUnavailable(f"bubblewrap is not installed (there is no `bwrap` on PATH): {INSTALL}")
+            return found
         case _:
             raise IsolationUnavailable(f"there is no isolation named {isolation!r}; choose auto")
 
 
 async def _proved(walls: Walls, scratch: Path) -> Walls:
-    failed = [check for check in await prove(walls, scratch) if not check.ok]
+    failed = [check for check in await prove(walls, scratch) if check.needed and not check.ok]
     if failed:
         found = "; ".join(f"{check.name}: {check.detail}" for check in failed)
         advice = next((check.advice for check in failed if check.advice), "run `prims doctor` for all checks")
@@ -87,76 +103,10 @@ async def _proved(walls: Walls, scratch: Path) -> Walls:
     return walls
 
 
-def _bubblewrap(path: str | None) -> Walls:
-    try:
-        found = bubblewrap.find(path)
-    except (OSError, subprocess.SubprocessError) as error:
-        message = f"bubblewrap cannot be run ({error}): reinstall it, {_LAST_RESORT}"
-        raise IsolationUnavailable(message) from error
-    if found is None:
-        raise IsolationUnavailable(
-            "bubblewrap is not installed (there is no `bwrap` on PATH): install it with "
-            "`apt-get install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora, RHEL) or "
-            f"`pacman -S bubblewrap` (Arch), {_LAST_RESORT}"
-        )
-    return found
-
-
-def advice_for(stderr: str, *, container: bool, root: bool) -> str:
-    """What to do when bwrap failed with `stderr`: in a container, as it seems, or not; as root or not."""
-    said = stderr.lower()
-    if closed := re.search(r"prims wrapper: .*permission denied: '(.+)'", said):
-        return _way_to(Path(stderr[closed.start(1) : closed.end(1)]))
-    refused = ("new namespace", "unshare", "clone", "pivot_root", "make / slave", "max_user_namespaces")
-    if "rtm_newaddr" in said and root:
-        return "The server is root but may not set up a network of its own: give its container `--cap-add NET_ADMIN`"
-    if "setting up uid map" in said or "rtm_newaddr" in said or "apparmor" in said:
-        return (
-            "AppArmor restricts user namespaces here. Allow them to bwrap: `apt-get install "
-            "apparmor-profiles && cp /usr/share/apparmor/extra-profiles/bwrap-userns-restrict "
-            "/etc/apparmor.d/ && apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict`; "
-            "or for the whole machine: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
-        )
-    if "unknown option" in said:
-        return "This bubblewrap is too old: PRIMS needs 0.7 or later, 0.8 or later is better"
-    if "mount proc" in said:
-        return (
-            "Something masks parts of /proc. In Docker or Podman start the container with `--security-opt "
-            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
-        )
-    if any(word in said for word in refused) and container:
-        return (
-            "The container refuses namespaces. Start it with `--security-opt seccomp=unconfined "
-            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined` (and, when PRIMS runs "
-            f"as root in it, `--cap-add SYS_ADMIN --cap-add NET_ADMIN`), {_LAST_RESORT}"
-        )
-    if any(word in said for word in refused):
-        return (
-            "The kernel refuses namespaces to this user. Allow them with `sysctl -w "
-            "user.max_user_namespaces=15000` and, where it exists, `sysctl -w "
-            f"kernel.unprivileged_userns_clone=1`, {_LAST_RESORT}"
-        )
-    return f"Make `bwrap` work for this user, {_LAST_RESORT}"
-
-
-def _way_to(path: Path) -> str:
-    """What to do when the uid of a run cannot pass to `path`, which must be in its sight by its real name."""
-    closed = [str(parent) for parent in (path, *path.parents) if not _passable(parent)]
-    return (
-        f"Code runs with a uid of its own, and {closed[-1] if closed else path} is closed to it. Open it "
-        f"(`chmod o+x {closed[-1] if closed else path}`), put what is below it elsewhere (PRIMS_CACHE_DIR, "
-        "PRIMS_STATE_DIR, another Python), or run PRIMS as an ordinary user"
-    )
-
-
-def _passable(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & 0o001)
-    except OSError:
-        return False
-
-
 # -------------------------------------------------------------------------------------------- the self-test
+
+# What some walls do not hold, and are not refused for.
+_KNOWN_OPEN = {("landlock", "names and sizes outside"): "Landlock does not hide that files exist; bubblewrap does"}
 
 # Runs inside, so it may use nothing but the standard library. Prints {name: [held, what happened]}.
 _SELF_TEST = r"""
@@ -219,6 +169,7 @@ results["seccomp"] = [status["Seccomp"] == "2", "mode %s" % status["Seccomp"]]
 blocked("other processes", processes)
 blocked("files outside", lambda: open(told["decoy"]).read())
 blocked("modes of files outside", mode)
+blocked("names and sizes outside", lambda: os.stat(told["decoy"]))
 blocked("read-only files", lambda: os.open(told["input"], os.O_RDONLY | os.O_TRUNC))
 blocked("home directory", home)
 blocked("writing the system", write)
@@ -274,7 +225,10 @@ async def prove(walls: Walls, scratch: Path) -> list[Check]:
             tried = await _run("self-test", walls, box, program)
         if isinstance(tried, Check):
             return [*checks, tried]
-        return checks + [Check(name, held, what) for name, (held, what) in json.loads(tried).items()]
+        for name, (held, what) in json.loads(tried).items():
+            known = _KNOWN_OPEN.get((walls.name, name), "")
+            checks.append(Check(name, held, what, known, needed=not known))
+        return checks
 
 
 @contextmanager

@@ -22,7 +22,8 @@ _noted: set[str] = set()
 def begin(folder: str) -> None:
     """Connect this sandbox to its proxy, if it has one. What is blocked is noted in `folder`."""
     global _notes
-    with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as door:
+    # There is none, or the walls allow no connections at all.
+    with contextlib.suppress(FileNotFoundError, PermissionError), socket.socket(socket.AF_UNIX) as door:
         door.connect(os.path.join(sys.prefix, "proxy.sock"))
         with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
