@@ -44,16 +44,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """Code that shares its kernel with other cells; those after it run when it fails and `may_fail`."""
+
+    code: str
+    may_fail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """One call of run_code, as admitted by the policy.
 
     `code` is cleaned (fences, common indentation, line ends) with its line numbers kept; `requirements` are
-    normalised PEP 508 strings, sorted, without options, paths or URLs.
+    normalised PEP 508 strings, sorted, without options, paths or URLs. `cells`, when there are any, are run in its
+    place, one after the other in one kernel and each with all the time that a run has; `code` is then all of them.
     """
 
     code: str
     requirements: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    cells: tuple[Cell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,15 @@ class DisplayEvent:
     text: str
 
 
-Event = PhaseEvent | TextEvent | DisplayEvent
+@dataclass(frozen=True, slots=True)
+class CellEvent:
+    """A cell has come to its end; `number` counts from 0."""
+
+    number: int
+    result: CellResult
+
+
+Event = PhaseEvent | TextEvent | DisplayEvent | CellEvent
 Emit = Callable[[Event], None]
 
 
@@ -224,13 +242,22 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class CellResult:
+    """What a cell has shown, and when it ran, in seconds since the epoch."""
+
+    outputs: tuple[Output, ...] = ()
+    begun: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """All that one run gave, whichever way it ended.
 
     `story` is standard output with what was displayed as text in its place. From an engine, texts and displays name
-    files in the spool by `path`; the session moves them to output/. `outputs` is what a notebook shows of the run.
-    `cause` says in words why a run that is neither ok nor error ended. `blocked` are places in the network that
-    the code wanted to reach and did not: partly the code's own word, so for advice only.
+    files in the spool by `path`; the session moves them to output/. `cells` is what a notebook shows of the run, one
+    for each cell that was begun. `cause` says in words why a run that is neither ok nor error ended. `blocked` are
+    places in the network that the code wanted to reach and did not: partly the code's own word, so for advice only.
     """
 
     status: Status
@@ -245,7 +272,7 @@ class RunResult:
     displays_left_out: int = 0
     artifacts: tuple[Artifact, ...] = ()
     artifacts_left_out: int = 0
-    outputs: tuple[Output, ...] = ()
+    cells: tuple[CellResult, ...] = ()
     packages: tuple[str, ...] = ()
     seconds: dict[Phase, float] = field(default_factory=dict)
     blocked: tuple[str, ...] = ()

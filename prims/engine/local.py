@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -32,8 +33,10 @@ from prims.kernel.looking import Look
 from prims.kernel.pictures import attach
 from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
+from prims.kernel.text import CODE_FILE
 from prims.kernel.venv import join_venv
 from prims.model import (
+    Cell,
     CodeError,
     Emit,
     Limits,
@@ -204,8 +207,9 @@ class LocalEngine:
                 if kernel is not None:
                     with clock.phase("run"):
                         ending = await kernel.execute(
-                            spec.request.code, relay, stop, seconds=spec.request.limits.run_seconds
-                        )
+                            spec.request.cells or (Cell(spec.request.code),), relay, stop,
+                            seconds=spec.request.limits.run_seconds, shared=bool(spec.request.cells),
+                        )  # fmt: skip
                     if kernel.alive:  # killed but not gone yet: until then this is no end
                         await stack.aclose()
             await relay.finish()
@@ -225,7 +229,7 @@ class LocalEngine:
             cause=cause,
             displays=displays,
             displays_left_out=relay.dropped_displays,
-            outputs=relay.recorder.cells[-1],
+            cells=relay.recorder.cells,
             packages=environment.packages if environment else (),
             seconds=clock.seconds,
             blocked=ending.blocked if ending and walls.name != "none" else (),
@@ -411,10 +415,8 @@ def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[
 
 
 def _last_line(where: str) -> int | None:
-    for text in reversed(where.splitlines()):
-        if '/main.py", line ' in text:
-            return int(text.split(", line ")[1].split(",")[0])
-    return None
+    lines = re.findall(rf'File "{CODE_FILE}", line (\d+)', where)
+    return int(lines[-1]) if lines else None
 
 
 def _size(count: int | None) -> str:

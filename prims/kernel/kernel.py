@@ -31,7 +31,8 @@ from prims.isolation.walls import Box, Walls
 from prims.kernel.forkserver import ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
-from prims.kernel.text import plain
+from prims.kernel.text import CODE_FILE, plain
+from prims.model import Cell
 from prims.stopping import Stop, StopReason
 
 START_SECONDS = 60.0
@@ -177,7 +178,14 @@ class Kernel:
         Raises:
             KernelStartError: the kernel did not do so.
         """
-        code = f"__import__('prims_kernel.once').once.join({list(layers)!r})"
+        await self._ask(f"__import__('prims_kernel.once').once.join({list(layers)!r})")
+
+    async def _ask(self, code: str) -> None:
+        """Have the kernel do something for us.
+
+        Raises:
+            KernelStartError: it did not do so.
+        """
         request = self._client.execute(code, silent=True, store_history=False, reply=False)
         with anyio.move_on_after(START_SECONDS):
             reply = await self._until(
@@ -186,44 +194,47 @@ class Kernel:
             )
             if reply["content"].get("status") == "ok":
                 return
-        raise KernelStartError("The kernel could not add the packages of this call.")
+        raise KernelStartError("The kernel could not be made ready for this call.")
 
     # ------------------------------------------------------------------------------------------ execute
 
-    async def execute(self, code: str, relay: Relay, stop: Stop, *, seconds: float | None) -> Ending:
-        """Run `code` to its end, whichever that is. The kernel is of no more use afterwards.
+    async def execute(
+        self, cells: Sequence[Cell], relay: Relay, stop: Stop, *, seconds: float | None, shared: bool = False
+    ) -> Ending:
+        """Run `cells` to their end, whichever that is. The kernel is of no more use afterwards.
 
-        Returns when everything that the run wrote has been relayed. Cancellation of the caller is not an end of a
-        run: use `stop`.
+        Each cell has `seconds`. They behave as those of a notebook when `shared`; else there is one, and it is a
+        script too. Returns when everything that the run wrote has been relayed. Cancellation of the caller is not an
+        end of a run: use `stop`.
         """
-        limits = self._launch.box.limits
-        over, ended, idle, order = anyio.Event(), anyio.Event(), anyio.Event(), _Order()
-        reply: list[str] = []
+        order, requests = _Order(), _Requests()
+        reply: str | None = None
+        where = ""
+        if shared:
+            await self._ask("__import__('prims_kernel.once').once.share()")
         for stream in self._pipes:
             self._leftover(stream)  # what the start may have said does not belong to the run
         async with anyio.create_task_group() as readers:
             for stream, pipe in self._pipes.items():
                 readers.start_soon(self._read_pipe, stream, pipe, relay, order, stop)
-            request = self._client.execute(
-                code, store_history=False, allow_stdin=False, stop_on_error=False, reply=False
-            )
-            readers.start_soon(self._read_output, request, relay, order, idle, stop)
-            async with anyio.create_task_group() as watchers:
-                watchers.start_soon(self._await_reply, request, idle, reply, ended)
-                watchers.start_soon(self._watch_process, ended)
-                for either in (ended, stop):
-                    watchers.start_soon(_then_set, either, over)
-                watchers.start_soon(
-                    self._watch.run, self._process.pid, limits.memory_bytes, lambda _: stop.set("out_of_memory")
-                )
-                with anyio.move_on_after(seconds):
-                    await over.wait()
-                if not over.is_set():
-                    stop.set("timeout")
-                where = await self._settle(stop, ended) if stop.reason else ""
-                watchers.cancel_scope.cancel()
+            readers.start_soon(self._read_output, requests, relay, order, stop)
+            number = 0
+            await relay.begin(number)
+            for number, cell in enumerate(cells):
+                reply, where = await self._run_cell(cell.code, number, requests, stop, seconds, history=shared)
+                if reply == "error" and cell.may_fail and not stop.reason:
+                    # What failed is in its outputs, and the run goes on.
+                    reply, relay.error = "ok", None
+                if stop.reason or self._dead.is_set() or reply != "ok":
+                    break
+            if shared and reply and not stop.reason:
+                # The end of a script, which is that of the last cell here.
+                finish = "__import__('prims_kernel.once').once.finish()"
+                await self._run_cell(finish, None, requests, stop, seconds, history=False)
             if self._dead.is_set():
                 await self._drain(order)
+            # What a kernel wrote that died at once is its last cell's, though the message of its begin was lost.
+            await relay.begin(number)
             order.close()
             exit_text = describe_exit(self._process.returncode) if self._dead.is_set() else None
             self.kill()
@@ -234,7 +245,7 @@ class Kernel:
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
         return Ending(
-            reply=reply[0] if reply else None,
+            reply=reply,
             stopped=stop.reason,
             exit=exit_text,
             where=where,
@@ -251,6 +262,38 @@ class Kernel:
     def kill(self) -> None:
         """End everything in the sandbox, now."""
         self._launch.walls.kill(self._process)
+
+    async def _run_cell(
+        self, code: str, number: int | None, requests: _Requests, stop: Stop, seconds: float | None, *, history: bool
+    ) -> tuple[str | None, str]:
+        """Run one cell until it has ended, or its kernel has, or it was stopped. Code without a number is ours.
+
+        Gives the kernel's reply, if there was one, and where the code was when it was stopped.
+        """
+        limits = self._launch.box.limits
+        over, ended = anyio.Event(), anyio.Event()
+        reply: list[str] = []
+        where = ""
+        request = self._client.execute(
+            code, silent=number is None, store_history=history, allow_stdin=False, stop_on_error=False, reply=False
+        )
+        idle = requests.add(request, number)
+        async with anyio.create_task_group() as watchers:
+            watchers.start_soon(self._await_reply, request, idle, reply, ended)
+            watchers.start_soon(self._watch_process, ended)
+            for either in (ended, stop):
+                watchers.start_soon(_then_set, either, over)
+            watchers.start_soon(
+                self._watch.run, self._process.pid, limits.memory_bytes, lambda _: stop.set("out_of_memory")
+            )
+            with anyio.move_on_after(seconds):
+                await over.wait()
+            if not over.is_set():
+                stop.set("timeout")
+            if stop.reason:
+                where = await self._settle(stop, ended)
+            watchers.cancel_scope.cancel()
+        return reply[0] if reply else None, where
 
     async def _await_reply(self, request: str, idle: anyio.Event, reply: list[str], ended: anyio.Event) -> None:
         message = await self._until(
@@ -291,7 +334,7 @@ class Kernel:
         """What the kernel's fault handler wrote, if it did: the frames of the user's code, outermost first."""
         text = _read_small(self._launch.box.run, [Path(self._manager.ip).parent.name, "crash.log"], 64 * 1024)
         frames = re.findall(r'File "([^"\n]+)", line (\d{1,9}) in ([^\n]{1,200})', text)
-        outermost = max((i for i, (file, _, _) in enumerate(frames) if file.endswith("/main.py")), default=-1)
+        outermost = max((i for i, (file, _, _) in enumerate(frames) if re.fullmatch(CODE_FILE, file)), default=-1)
         lines = [f'  File "{plain(f)}", line {n}, in {plain(where)}' for f, n, where in frames[: outermost + 1]]
         return "\n".join(reversed(lines[:30]))
 
@@ -322,7 +365,7 @@ class Kernel:
                 stop.set("output")
         order.ended(stream)
 
-    async def _read_output(self, request: str, relay: Relay, order: _Order, idle: anyio.Event, stop: Stop) -> None:
+    async def _read_output(self, requests: _Requests, relay: Relay, order: _Order, stop: Stop) -> None:
         """All iopub messages of this run."""
         limit = self._launch.box.limits.output_bytes
         while True:
@@ -331,11 +374,12 @@ class Kernel:
                 relay.malformed += 1
                 continue
             try:
-                if message["parent_header"].get("msg_id") != request:
+                request = message["parent_header"].get("msg_id")
+                if request not in requests.idle:
                     continue
                 if message["msg_type"] == "status":
                     if message["content"].get("execution_state") == "idle":
-                        idle.set()
+                        requests.idle[request].set()
                     continue
                 number = message["metadata"].get("prims_order")
             except (KeyError, TypeError, AttributeError):
@@ -346,7 +390,10 @@ class Kernel:
                 await order.before_display(number)
             # A hostile message may break any code that looks at it; it must not take the others with it.
             try:
-                await relay.message(message)
+                if message["msg_type"] == "execute_input":
+                    await relay.begin(requests.numbers[request])
+                else:
+                    await relay.message(message)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 relay.malformed += 1
             if number is not None:
@@ -419,6 +466,21 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
             for descriptor in pipes.values():
                 os.close(descriptor)
         await stack.aclose()
+
+
+class _Requests:
+    """The cells that were sent: the number of each, counted from 0, and whether the kernel is done with it."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.idle: dict[str, anyio.Event] = {}
+
+    def add(self, request: str, number: int | None) -> anyio.Event:
+        """A cell was sent."""
+        if number is not None:
+            self.numbers[request] = number
+        self.idle[request] = anyio.Event()
+        return self.idle[request]
 
 
 class _Order:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from prims.kernel.text import TextSink
-from prims.model import Output
+from prims.model import CellResult, Output
 
 # Of each stream in one piece this many characters are kept at its head, and as many at its tail.
 _KEEP_CHARS = 200_000
@@ -39,6 +40,8 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Cell:
+    begun: float | None = None
+    ended: float | None = None
     entries: list[_Entry] = field(default_factory=list)
     streams: dict[str, _Entry] = field(default_factory=dict)
     dropped: int = 0
@@ -55,9 +58,15 @@ class Recorder:
         self._files = files
         self._cells = [_Cell()]
 
-    def next_cell(self) -> None:
-        """What follows belongs to another cell."""
-        self._cells.append(_Cell())
+    def begin(self, number: int) -> CellResult | None:
+        """What follows belongs to the cell of that number, counted from 0; gives what the one before has."""
+        cell = self._cells[-1]
+        if number == len(self._cells):
+            cell.ended = time.time()
+            self._cells.append(_Cell(cell.ended))
+            return self._result(cell)
+        cell.begun = cell.begun or time.time()
+        return None
 
     def stream(self, name: str, text: str) -> None:
         """Clean text of a stream; what follows on the same stream is added to it."""
@@ -117,12 +126,16 @@ class Recorder:
     def clear(self) -> None:
         """What the cell has shown until now is not there any more."""
         self._room += sum(entry.size for entry in self._cells[-1].entries)
-        self._cells[-1] = _Cell()
+        self._cells[-1] = _Cell(self._cells[-1].begun)
 
     @property
-    def cells(self) -> tuple[tuple[Output, ...], ...]:
+    def cells(self) -> tuple[CellResult, ...]:
         """What was kept of each cell, in order. Streams and displays name files in the spool by `path`."""
-        return tuple(tuple(self._outputs(cell)) for cell in self._cells)
+        return tuple(map(self._result, self._cells))
+
+    def _result(self, cell: _Cell) -> CellResult:
+        now = time.time()
+        return CellResult(tuple(self._outputs(cell)), cell.begun or now, cell.ended or now)
 
     def _outputs(self, cell: _Cell) -> list[Output]:
         found = []

@@ -18,8 +18,8 @@ import aiofiles
 from prims.kernel import bundles
 from prims.kernel.bundles import INLINE, LONGEST_TEXT, Content
 from prims.kernel.record import Recorder
-from prims.kernel.text import Cleaner, TextSink, plain
-from prims.model import CodeError, Display, DisplayEvent, Emit, Form, Text, TextEvent
+from prims.kernel.text import CODE_FILE, Cleaner, TextSink, plain
+from prims.model import CellEvent, CodeError, Display, DisplayEvent, Emit, Form, Text, TextEvent
 
 Stream = Literal["stdout", "stderr"]
 
@@ -85,6 +85,13 @@ class Relay:
         text = self._cleaners[stream].feed(data)
         if text:
             await self._text(stream, text)
+
+    async def begin(self, number: int) -> None:
+        """What follows is of the cell of that number, counted from 0."""
+        await self._flush()
+        self._clear_next = False
+        if (ended := self.recorder.begin(number)) is not None:
+            self._emit(CellEvent(number - 1, ended))
 
     async def _flush(self) -> None:
         """Unfinished lines, before something that comes after them."""
@@ -312,7 +319,7 @@ def _remove(shown: _Shown) -> None:
 def _code_error(content: dict[str, Any]) -> CodeError:
     lines = content.get("traceback")
     traceback = plain("\n".join(str(line) for line in lines[:1000])) if isinstance(lines, list) else ""
-    found = re.findall(r'File "[^"\n]*/main\.py", line (\d{1,9})', traceback)
+    found = re.findall(rf'File "{CODE_FILE}", line (\d{{1,9}})', traceback)
     return CodeError(
         name=plain(content.get("ename", "Error"))[:200],
         value=plain(content.get("evalue", ""))[:20_000],

@@ -19,6 +19,9 @@ _CONTROLS = re.compile(r"[\x02-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SUSPECT_ASCII = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
+# The name of the user's code in tracebacks, as a pattern: that of a script, or of a cell among others.
+CODE_FILE = r'(?:[^"\n]*/main\.py|Cell In\[\d{1,9}\])'
+
 # A line without an end is passed on in pieces of this many characters, so that it cannot fill the memory.
 LONGEST_LINE = 64 * 1024
 _LONGEST_ESCAPE = 4096

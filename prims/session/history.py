@@ -36,7 +36,7 @@ def past_run(number: int, request: RunRequest, result: RunResult, ended: float) 
     seconds: dict[str, float] = {str(phase): took for phase, took in result.seconds.items()}
     return PastRun(
         number, request.code, request.requirements, result.packages, result.status, result.cause, result.error,
-        result.outputs, seconds, ended,
+        tuple(output for cell in result.cells for output in cell.outputs), seconds, ended,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from prims.config import Settings
 from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
-from prims.model import Display, Emit, Form, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
+from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
 from prims.session.history import History, past_run
 from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
 from prims.stopping import Stop
@@ -397,6 +397,9 @@ def _move_in(
         path = place(value.path, hidden)
         return replace(value, path=path, name=path.rsplit("/", 1)[-1] if path else value.name)
 
+    def output(value: Output) -> Output:
+        return replace(value, path=place(value.path), text=value.text and text(value.text))
+
     displays = [
         replace(form(d, d.told), alternatives=tuple(form(other, d.told) for other in d.alternatives))
         for d in result.displays
@@ -408,10 +411,7 @@ def _move_in(
         stderr=text(result.stderr),
         result=text(result.result),
         displays=tuple(displays),
-        outputs=tuple(
-            replace(output, path=place(output.path), text=output.text and text(output.text))
-            for output in result.outputs
-        ),
+        cells=tuple(replace(cell, outputs=tuple(map(output, cell.outputs))) for cell in result.cells),
     )
     made = {path for path in moved.values() if path}
     session.made |= made

@@ -52,7 +52,7 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
-        if not silent:
+        if not silent and not shell.shared:
             once.finish()
         return reply
 

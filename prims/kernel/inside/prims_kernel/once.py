@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prims_kernel import figures, streams
+from prims_kernel import figures, order, shell, streams
 from prims_kernel.shell import SCRIPT, script_path
 
 # How long threads that the code left running may go on before they are stopped with everything else.
@@ -32,7 +32,7 @@ _own_threads: list[threading.Thread] = []
 _at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
 
-def prepare(shell: Any) -> None:
+def prepare(of: Any) -> None:
     """Make this process look like `python main.py` to the code that is about to run."""
     sys.argv = [SCRIPT]
     add_working_directory()
@@ -44,9 +44,16 @@ def prepare(shell: Any) -> None:
     sys.breakpointhook = _no_breakpoint
     _own_threads.extend(threading.enumerate())
     figures.seed_font_cache()
-    shell.register_magic_function(_pip_magic, "line", "pip")
+    of.register_magic_function(_pip_magic, "line", "pip")
     _record_at_exit()
-    _teach_multiprocessing(shell)
+    _teach_multiprocessing(of)
+
+
+def share() -> None:
+    """Be a notebook's kernel, whose cells share what they define, and no script."""
+    shell.share()
+    order.ORDERED.add("execute_input")
+    sys.modules["__main__"].__dict__.pop("__file__", None)
 
 
 def join(layers: list[str]) -> None:

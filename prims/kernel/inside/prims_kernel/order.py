@@ -16,7 +16,7 @@ from jupyter_client.session import Session
 
 from prims_kernel import streams
 
-ORDERED = frozenset({"display_data", "update_display_data", "execute_result", "clear_output", "error"})
+ORDERED = {"display_data", "update_display_data", "execute_result", "clear_output", "error"}
 KEY = "prims_order"
 # Larger messages would be cut off by the server's limit, together with all that follows; say so instead.
 LARGEST = 16 << 20

@@ -31,12 +31,24 @@ def script_path() -> str:
 
 _start_folder = ""
 _pid = 0
+shared = False
+_cells = 0
 
 
 def begin() -> None:
     """Look at the process that this is: a forked kernel is another one than that which has imported this."""
     global _start_folder, _pid
     _start_folder, _pid = os.getcwd(), os.getpid()
+
+
+def share() -> None:
+    """From now on several cells are run, each with a name of its own."""
+    global shared
+    shared = True
+
+
+def _code_name() -> str:
+    return f"Cell In[{_cells}]" if shared else script_path()
 
 
 def _folder_of(module_file: str | None) -> str:
@@ -62,7 +74,7 @@ class ScriptCompiler(XCachingCompiler):  # type: ignore[misc]
     """Names the code as a script, so that tracebacks, `inspect` and `__file__` agree."""
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        return script_path()
+        return _code_name()
 
 
 @contextmanager
@@ -149,8 +161,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         return nullcontext()
 
     def run_cell(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
-        self.source = raw_cell
-        with _no_running_loop():
+        with nullcontext() if shared else _no_running_loop():
             result = self._without_clean_exit(super().run_cell(raw_cell, *args, **kwargs))
         if os.getpid() != _pid:
             # A forked child has come to the end of the code: as a script it ends here.
@@ -158,8 +169,11 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
             os._exit(0 if result.success else 1)
         return result
 
-    async def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:
-        return self._without_clean_exit(await super().run_cell_async(*args, **kwargs))
+    async def run_cell_async(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
+        global _cells
+        self.source = raw_cell
+        _cells = self.execution_count
+        return self._without_clean_exit(await super().run_cell_async(raw_cell, *args, **kwargs))
 
     def _without_clean_exit(self, result: Any) -> Any:
         """A script that ends itself with status 0 has succeeded."""
@@ -177,7 +191,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         kind, value, tb = exc_tuple if exc_tuple is not None else sys.exc_info()
         if kind is None or value is None:
             return
-        if isinstance(value, SyntaxError) and value.text is None and value.filename == script_path():
+        if isinstance(value, SyntaxError) and value.text is None and value.filename == _code_name():
             lines = self.source.splitlines()
             if value.lineno is not None and 0 < value.lineno <= len(lines):
                 value.text = lines[value.lineno - 1]
