@@ -75,14 +75,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"prims {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve = commands.add_parser("serve", help="speak MCP on stdin and stdout")
-    run = commands.add_parser("run", help="run a file in a sandbox, as a client's call would")
-    run.add_argument("file", help="a Python file, or - for stdin")
+    run = commands.add_parser("run", help="run a script or a notebook in a sandbox, as a client's call would")
+    run.add_argument("file", help="a Python file, a notebook (.ipynb), or - for a script on stdin")
     run.add_argument("--with", dest="requirements", action="append", default=[], metavar="REQ", help="a package")
     run.add_argument("--timeout", type=float, metavar="S", help="seconds the code may run")
     run.add_argument(
         "--mount", action="append", default=[], metavar="PATH", help="a local file to be read as mounts/NAME"
     )
     run.add_argument("--output", default="output", metavar="DIR", help="where files and pictures go (default: output)")
+    run.add_argument(
+        "--notebook", metavar="FILE", help="write what was run and what it gave as a notebook (.ipynb, .py or .html)"
+    )
+    run.add_argument("--inplace", action="store_true", help="write the outputs into the notebook that is run")
+    run.add_argument(
+        "-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="set a name in a notebook, after its cell tagged parameters",
+    )  # fmt: skip
     run.add_argument("--json", action="store_true", help="print the structured result instead of text")
     doctor = commands.add_parser("doctor", help="what holds on this machine, and what to do about what does not")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")

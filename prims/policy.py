@@ -12,7 +12,7 @@ from typing import cast, get_args
 from prims import requirements as reqs
 from prims.config import NETWORKS, Settings
 from prims.errors import Refused
-from prims.model import Network, RunRequest
+from prims.model import Cell, Network, RunRequest
 
 _FENCE = re.compile(
     r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S
@@ -34,13 +34,16 @@ def admit(
     requirements: Sequence[str] = (),
     timeout_seconds: float | None = None,
     network: str | None = None,
+    cells: Sequence[Cell] = (),
 ) -> Admitted:
-    """Check a call against the operator's limits.
+    """Check a call against the operator's limits. `cells` of a notebook, when given, are run in place of `code`.
 
     Raises:
         Refused: the code is empty or too long, the time is out of range, a requirement is not one, or more of the
             network is asked for than there is.
     """
+    if cells:
+        code = "\n".join(cell.code for cell in cells)
     size = len(code.encode("utf-8", "replace"))
     if size > settings.code_bytes:
         raise Refused(
@@ -49,16 +52,16 @@ def admit(
         )
     if "\0" in code:
         raise Refused("The code holds a NUL character, which Python does not take.")
-    cleaned = clean_code(code)
+    cleaned = code if cells else clean_code(code)
     if not cleaned.strip():
         raise Refused("There is no code to run.")
-    wanted = [*requirements, *_pip_lines(cleaned)]
+    wanted = [*requirements, *reqs.inline(cleaned), *_pip_lines(cleaned)]
     parsed = reqs.parse(wanted)
     notes = tuple(f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored)
     limits = settings.limits(_seconds(settings, timeout_seconds))
     if network is not None:
         limits = replace(limits, network=_network(settings, network))
-    return Admitted(RunRequest(cleaned, parsed.requirements, limits), notes)
+    return Admitted(RunRequest(cleaned, parsed.requirements, limits, tuple(cells)), notes)
 
 
 def _seconds(settings: Settings, wanted: float | None) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ _OPTION = re.compile(r"^-|\s-")
 _URL = re.compile(r"://|@|^(?:git|hg|svn|bzr)\+|^file:", re.IGNORECASE)
 _PATH = re.compile(r"[/\\]|^\.|^~(?!=)|^[a-z]:", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.(?:whl|tar\.gz|tgz|zip|egg|tar\.bz2)$", re.IGNORECASE)
+
+# A block of metadata in comments, as PEP 723 has it.
+_SCRIPT = re.compile(r"^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$", re.M)
 
 # Modules whose distribution has another name. Where several distributions carry a module, the one that works
 # without a screen and from a wheel is named.
@@ -108,6 +112,41 @@ def parse(requirements: Sequence[str]) -> Parsed:
         elif normal:
             taken.add(normal)
     return Parsed(tuple(sorted(taken)), tuple(sorted(ignored)))
+
+
+def inline(code: str) -> list[str]:
+    """The packages that a script says it needs, in its PEP 723 metadata (`# /// script`).
+
+    Raises:
+        Refused: the metadata cannot be read, or wants another Python than this.
+    """
+    blocks = list(_SCRIPT.finditer(code))
+    if not blocks:
+        return []
+    if len(blocks) > 1:
+        raise Refused("The code has more than one block of script metadata (# /// script); leave one.")
+    lines = blocks[0]["content"].splitlines()
+    try:
+        found = tomllib.loads("\n".join(line[2:] for line in lines))
+    except tomllib.TOMLDecodeError as problem:
+        raise Refused(f"The script metadata (# /// script) is no TOML: {problem}.") from problem
+    wanted = found.get("dependencies", [])
+    if not isinstance(wanted, list) or not all(isinstance(entry, str) for entry in wanted):
+        raise Refused("`dependencies` in the script metadata (# /// script) must be a list of texts.")
+    _check_python(found.get("requires-python", ""))
+    return wanted
+
+
+def _check_python(wanted: object) -> None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    here = ".".join(map(str, sys.version_info[:3]))
+    try:
+        fits = SpecifierSet(str(wanted)).contains(here, prereleases=True)
+    except InvalidSpecifier as problem:
+        raise Refused(f"requires-python in the script metadata (# /// script) cannot be read: {problem}.") from problem
+    if not fits:
+        raise Refused(f"The script metadata wants Python {str(wanted)[:100]}, and code runs on {here} here.")
 
 
 def distribution_for(module: str) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import hashlib
 import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +25,12 @@ from prims.config import Settings
 from prims.engine.local import LocalEngine
 from prims.errors import Refused
 from prims.isolation.self_protection import protect_server
-from prims.kernel.text import shorten
-from prims.model import DisplayEvent, Event, PhaseEvent, RunResult, TextEvent, stored
+from prims.model import CellEvent, DisplayEvent, Event, PhaseEvent, RunResult, TextEvent, stored
+from prims.notebook_file import NotebookFile, Step, write_whole
+from prims.policy import Admitted
 from prims.server.render import render
-from prims.session.table import Session, SessionTable, open_file
+from prims.session.notebook import FORMS, export
+from prims.session.table import Mounted, Session, SessionTable, open_file
 from prims.session.workspace import checked_parts
 from prims.state import state_folder, sweep
 
@@ -42,8 +46,7 @@ def run_file(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _run(settings: Settings, options: argparse.Namespace) -> int:
-    code = await anyio.to_thread.run_sync(_read, options.file)
-    admitted = policy.admit(settings, code, options.requirements, options.timeout)
+    work = await anyio.to_thread.run_sync(_prepare, settings, options)
     terminal = _Terminal(quiet=options.json)
     loop = asyncio.get_running_loop()
 
@@ -61,22 +64,110 @@ async def _run(settings: Settings, options: argparse.Namespace) -> int:
             ):
                 session = await table.create()
                 await anyio.to_thread.run_sync(_mount, session, options.mount)
-                run = table.start(session, admitted.request, terminal.emit)
-                # From here on an interrupt ends the run and not us: what it gave until then is told and saved.
-                stop = partial(run.stop.set, "cancelled")
-                terminal.on_closed = stop
-                on_interrupt(stop)
-                result = await run.wait()
-                result = replace(result, feedback=(*admitted.notes, *result.feedback))
-                saved = await anyio.to_thread.run_sync(_save, session, result, options.output)
+                for number, admitted in enumerate(work.admitted):
+                    run = table.start(session, admitted.request, partial(work.emit, number, terminal))
+                    # From here on an interrupt ends the run and not us: what it gave until then is told and saved.
+                    stop = partial(run.stop.set, "cancelled")
+                    terminal.on_closed = stop
+                    on_interrupt(stop)
+                    result = await run.wait()
+                    result = replace(result, feedback=(*admitted.notes, *result.feedback))
+                    saved = await anyio.to_thread.run_sync(_save, session, result, options.output)
+                    if not options.json:
+                        terminal.conclude(result, saved)
+                    await anyio.to_thread.run_sync(work.keep, number, session, result)
+                    if result.status != "ok" and not work.goes_on(number):
+                        break
                 if options.json:
                     structured = render(result, session.id, settings).structured
                     terminal.say(json.dumps(structured, ensure_ascii=False, indent=2) + "\n")
-                else:
-                    terminal.conclude(result, saved, settings.reply_chars)
         return _EXIT.get(result.status, 70)
     print("prims: interrupted before the code was run", file=sys.stderr)
     return _EXIT["cancelled"]
+
+
+class _Work:
+    """What is run, one after the other, and the notebook that is made of it, if one is."""
+
+    def __init__(self, settings: Settings, admitted: Sequence[Admitted], target: Path | None) -> None:
+        self.settings = settings
+        self.admitted = admitted
+        self.target = target
+
+    def emit(self, number: int, terminal: _Terminal, event: Event) -> None:
+        """Something happened in the run of that number."""
+        terminal.emit(event)
+
+    def keep(self, number: int, session: Session, result: RunResult) -> None:
+        """Write down what a run gave."""
+        if self.target is not None:
+            write_whole(self.target, export(session, self.settings.default_packages, self.target.suffix[1:]))
+
+    def goes_on(self, number: int) -> bool:
+        """Whether what follows is run although this run failed."""
+        return False
+
+
+class _NotebookWork(_Work):
+    """The steps of a notebook."""
+
+    def __init__(
+        self, settings: Settings, admitted: Sequence[Admitted], target: Path | None, file: NotebookFile,
+        steps: Sequence[Step],
+    ) -> None:  # fmt: skip
+        super().__init__(settings, admitted, target)
+        self._file = file
+        self._steps = steps
+
+    def emit(self, number: int, terminal: _Terminal, event: Event) -> None:
+        if isinstance(event, CellEvent) and self.target is not None:
+            self._file.put(self._steps[number], event.number, event.result)
+            # What cannot be written now is tried again at the end, and said then.
+            with contextlib.suppress(Refused):
+                self._file.write(self.target)
+        super().emit(number, terminal, event)
+
+    def keep(self, number: int, session: Session, result: RunResult) -> None:
+        for at, cell in enumerate(result.cells):
+            last = at == len(result.cells) - 1
+            self._file.put(self._steps[number], at, cell, result if last else None)
+        if self.target is not None:
+            self._file.write(self.target)
+
+    def goes_on(self, number: int) -> bool:
+        step = self._steps[number]
+        return step.fresh and step.cells[0].may_fail
+
+
+def _prepare(settings: Settings, options: argparse.Namespace) -> _Work:
+    """Read what is to be run; nothing is run yet that would be refused later."""
+    path = Path(options.file)
+    is_notebook = path.suffix == ".ipynb"
+    if not is_notebook and (options.inplace or options.parameter):
+        raise Refused(f"{options.file} is no notebook (.ipynb): --inplace and --parameter are for those.")
+    if options.inplace and options.notebook:
+        raise Refused("Give --inplace or --notebook, not both.")
+    target = path if options.inplace else Path(options.notebook) if options.notebook else None
+    if target is not None and target.suffix.removeprefix(".") not in FORMS:
+        raise Refused(f"{target} cannot be written: a notebook ends in {', '.join(f'.{suffix}' for suffix in FORMS)}.")
+    if target is not None and not os.access(target.absolute().parent, os.W_OK):
+        raise Refused(f"{target} cannot be written: its folder is not there, or not yours.")
+    if not is_notebook:
+        code = _read(options.file)
+        return _Work(settings, [policy.admit(settings, code, options.requirements, options.timeout)], target)
+    file = NotebookFile(path)
+    file.set_parameters(options.parameter)
+    steps = file.steps()
+    admitted = [
+        policy.admit(
+            settings, step.cells[0].code, (*step.requirements, *options.requirements), options.timeout,
+            cells=() if step.fresh else step.cells,
+        )
+        for step in steps
+    ]  # fmt: skip
+    if not steps:
+        raise Refused(f"{path} has no code to run.")
+    return _NotebookWork(settings, admitted, target, file, steps)
 
 
 def _read(file: str) -> str:
@@ -97,6 +188,9 @@ def _mount(session: Session, paths: list[str]) -> None:
         try:
             shutil.copyfile(path, target)
             target.chmod(0o444)
+            with target.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            session.mounted[path.name] = Mounted(path.absolute().as_uri(), target.stat().st_size, digest, None)
         except OSError as problem:
             raise Refused(f"{path} cannot be mounted: {problem}") from problem
 
@@ -158,10 +252,8 @@ class _Terminal:
             os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
             self.on_closed()
 
-    def conclude(self, result: RunResult, saved: dict[str, Path], most: int) -> None:
-        """What is told at the end: the value, the error, where pictures and files are, hints, and one line of ours."""
-        if result.result:
-            self.say(shorten(result.result, most).rstrip("\n") + "\n")
+    def conclude(self, result: RunResult, saved: dict[str, Path]) -> None:
+        """What is told at the end: the error, where pictures and files are, hints, and one line of ours."""
         if self._line_open and sys.stdout.isatty():
             self.say("\n", sys.stderr)
         lines = []

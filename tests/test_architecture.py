@@ -26,6 +26,7 @@ FLOORS = [
     ["engine"],
     ["session"],
     ["server"],
+    ["notebook_file"],
     ["run", "doctor"],
     ["cli"],
     ["__main__"],
@@ -45,7 +46,7 @@ OWNERS = {
     "IPython": ["kernel/inside/"],
     "virtualenv": ["kernel/venv.py"],
     "uv": ["kernel/uv.py", "doctor.py"],
-    "nbformat": ["session/notebook.py"],
+    "nbformat": ["session/notebook.py", "notebook_file.py"],
     "nbconvert": ["session/notebook.py"],
     "ray": ["engine/ray.py"],
 }

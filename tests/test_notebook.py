@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 import base64
+import hashlib
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import nbformat
 import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from prims import config
+from prims import cli, config, run
+from prims.errors import Refused
 from prims.kernel.record import Recorder
 from prims.model import CodeError, Output, Text
+from prims.notebook_file import NotebookFile
 from prims.session.history import History, PastRun
 from prims.session.notebook import as_notebook, as_script, output_dict
 from prims.session.table import Mounted
@@ -32,7 +38,8 @@ def recorder(most: int = 1 << 20) -> Recorder:
 
 def recorded(record: Recorder) -> list[dict[str, Any]]:
     """The outputs of the only cell as a notebook has them, which is valid and can be written."""
-    [outputs] = record.cells
+    [cell] = record.cells
+    outputs = cell.outputs
     found = [output_dict(output, 1) for output in outputs]
     notebook = as_notebook([past(1, outputs=outputs)], {}, ())
     nbformat.validate(nbformat.from_dict(notebook))
@@ -93,14 +100,19 @@ def test_an_update_replaces_what_was_shown_and_a_clear_removes_all() -> None:
 
 def test_an_update_reaches_the_cell_in_which_its_display_is() -> None:
     record = recorder()
+    record.begin(0)
     record.show("display_data", bundle({"text/plain": "old"}, id="x"), None)
-    record.next_cell()
+    ended = record.begin(1)
+    assert ended is not None
+    assert record.begin(1) is record.begin(0) is record.begin(7) is None
     record.stream("stdout", "second")
     record.update(bundle({"text/plain": "new"}, id="x"), None)
     record.clear()
     first, second = record.cells
-    assert [o.content["data"] for o in first] == [{"text/plain": "new"}]
-    assert second == ()
+    assert [o.content["data"] for o in ended.outputs] == [{"text/plain": "old"}]
+    assert [o.content["data"] for o in first.outputs] == [{"text/plain": "new"}]
+    assert second.outputs == ()
+    assert first.begun <= first.ended == second.begun <= second.ended
 
 
 NO_HTML, NO_JSON = (
@@ -214,8 +226,8 @@ def test_the_history_gives_back_what_was_kept(tmp_path: Path) -> None:
         past(2, code="é\ud800", error=CodeError("E", "v", "t", 3), status="error", cause="why", packages=("a==1",)),
         past(1, outputs=(stream("hi"), Output({"output_type": "display_data", "data": {}}, None, "p", ("x",)))),
     ]
-    for run in runs:
-        history.add(run)
+    for each in runs:
+        history.add(each)
     assert history.runs() == [runs[1], replace(runs[0], code="é?")]
 
 
@@ -353,3 +365,220 @@ async def test_a_session_is_read_as_a_valid_notebook_with_its_real_outputs(clien
         await client.read_resource(f"prims://{session}/notebook.exe")
     templates = (await client.list_resource_templates()).resource_templates
     assert "prims://{session_id}/notebook.ipynb{?offset,limit}" in [t.uri_template for t in templates]
+
+
+# ------------------------------------------------------------------------------------------ prims run
+
+
+def prims(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`prims run` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "prims", "run", *arguments],
+        cwd=state, env=kit.server_environment(state), capture_output=True, text=True, timeout=kit.SECONDS, check=False,
+    )  # fmt: skip
+
+
+def cell(source: str, *tags: str, **metadata: Any) -> Any:
+    return nbformat.v4.new_code_cell(source, metadata={**({"tags": list(tags)} if tags else {}), **metadata})
+
+
+def write(path: Path, *cells: Any, **metadata: Any) -> None:
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata), path)
+
+
+def outputs(path: Path) -> list[list[Any]]:
+    """What the code cells of a notebook have shown: streams by name, as between them no order is kept."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            texts = {o.name: o.text for o in cell.outputs if o.output_type == "stream"}
+            found.append([texts, *(json.loads(json.dumps(o)) for o in cell.outputs if o.output_type != "stream")])
+    return found
+
+
+@pytest.mark.slow
+def test_a_notebook_is_run_in_one_kernel_up_to_its_first_error(state: Path) -> None:
+    write(
+        state / "in.ipynb",
+        nbformat.v4.new_markdown_cell("# Title"),
+        cell("# /// script\n# dependencies = ['six']\n# ///", "skip-execution"),
+        cell("n = 1\nword = 'a'", "parameters"),
+        cell("n = 'stale'", "injected-parameters"),
+        cell("import six\nprint(six.__name__, n, word)\nshown = display('old', display_id=True)"),
+        cell(""),
+        cell("def broken():\n    1 / 0\nbroken()", "raises-exception"),
+        cell("shown.update('new')\n%time x = n + _ih.index(_ih[-1])\n'__file__' in globals()"),
+        cell("%%bash\necho $((1 + 1))"),
+        cell("print('last')\nbroken()"),
+        cell("print('never')"),
+    )
+    before = (state / "in.ipynb").read_bytes()
+    done = prims(state, "in.ipynb", "-p", "n", "41", "-p", "word", "it's", "--notebook", "out.ipynb")
+    assert done.returncode == 1, done.stderr
+    assert (state / "in.ipynb").read_bytes() == before
+    notebook = nbformat.read(state / "out.ipynb", as_version=4)
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert sources[2] == '# Parameters\nn = 41\nword = "it\'s"'
+    header, parameters, injected, first, empty, failed, third, bash, last, never = outputs(state / "out.ipynb")
+    assert header == parameters == injected == empty == never == [{}]
+    assert first == [
+        {"stdout": "six 41 it's\n"},
+        {"output_type": "display_data", "data": {"text/plain": "'new'"}, "metadata": {}},
+    ]
+    assert failed[1]["ename"] == "ZeroDivisionError"
+    assert re.search(r'File "Cell In\[4\]", line 2, in broken', failed[1]["traceback"][0])
+    assert "Wall time" in third[0]["stdout"]
+    assert third[1]["data"] == {"text/plain": "False"}
+    assert bash == [{"stdout": "2\n"}]
+    assert last[0] == {"stdout": "last\n"}
+    assert last[1]["ename"] == "ZeroDivisionError"
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == [None, 1, 2, 3, None, 4, 5, 6, 7, None]
+    assert "never" not in done.stdout
+    assert "ZeroDivisionError: division by zero" in done.stderr
+
+
+@pytest.mark.slow
+def test_in_place_the_outputs_until_a_timeout_are_kept_and_the_rest_of_the_file_too(state: Path) -> None:
+    write(
+        state / "in.ipynb",
+        cell("print('first')", kept={"a": 1}),
+        cell("import time\nprint('second', flush=True)\ntime.sleep(600)"),
+        cell("print('third')"),
+        author="somebody",
+    )
+    (state / "in.ipynb").chmod(0o640)
+    done = prims(state, "in.ipynb", "--inplace", "--timeout", "3")
+    assert done.returncode == 124, done.stderr
+    first, second, third = outputs(state / "in.ipynb")
+    assert first == [{"stdout": "first\n"}]
+    assert second[0] == {"stdout": "second\n"}
+    assert second[1]["output_type"] == "error"
+    assert third == [{}]
+    notebook = nbformat.read(state / "in.ipynb", as_version=4)
+    assert notebook.metadata.author == "somebody"
+    assert notebook.cells[0].metadata.kept == {"a": 1}
+    assert (state / "in.ipynb").stat().st_mode & 0o777 == 0o640
+    assert {path.name for path in state.iterdir()} == {"in.ipynb"}
+
+
+@pytest.mark.slow
+def test_a_script_with_its_requirements_becomes_a_notebook_that_gives_the_same_again(state: Path) -> None:
+    (state / "data.csv").write_text("a\n1\n")
+    (state / "script.py").write_text(
+        '# /// script\n# requires-python = ">=3.8"\n# dependencies = [\n#   "six",\n# ]\n# ///\n'
+        "import six\nfrom IPython.display import HTML\nprint(six.__name__, open('mounts/data.csv').read())\n"
+        "display(HTML('<b>b</b>'))\n'__file__' in globals()\n"
+    )
+    done = prims(state, "script.py", "--mount", "data.csv", "--notebook", "first.ipynb")
+    assert done.returncode == 0, done.stderr
+    first = nbformat.read(state / "first.ipynb", as_version=4)
+    assert first.metadata.prims.mounts == [
+        {"path": "mounts/data.csv", "bytes": 4, "sha256": hashlib.sha256(b"a\n1\n").hexdigest()}
+    ]
+    assert str(state) not in (state / "first.ipynb").read_text()
+    done = prims(state, "first.ipynb", "--mount", "data.csv", "--notebook", "second.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert outputs(state / "second.ipynb") == outputs(state / "first.ipynb")
+    assert outputs(state / "first.ipynb")[1][-1]["data"] == {"text/plain": "True"}
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_session_that_is_run_again_gives_the_same_outputs(state: Path) -> None:
+    codes = (
+        ("x = 1\nprint('one')\nx", ()),
+        ("x", ()),  # each run is fresh: this fails, also when it is run again
+        (
+            "import six\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nsix.__version__",
+            ("six==1.16.0",),
+        ),
+        ("import six", ()),
+        ("print('out', end='')\nimport os\nos._exit(3)", ()),
+        ("import sys\nprint('err', file=sys.stderr)", ("six",)),
+    )
+    async with kit.connected(state) as client:
+        for code, requirements in codes:
+            result = await kit.run_code(client, code, requirements=list(requirements))
+        session = result.structured_content["session_id"]
+        text = (await client.read_resource(f"prims://{session}/notebook.ipynb")).contents[0].text
+    (state / "first.ipynb").write_text(text)
+    done = await anyio.to_thread.run_sync(prims, state, "first.ipynb", "--inplace")
+    assert done.returncode == 0, done.stderr
+    nbformat.write(nbformat.reads(text, as_version=4), state / "before.ipynb")
+    assert outputs(state / "first.ipynb") == outputs(state / "before.ipynb")
+    assert "ModuleNotFoundError" in json.dumps(outputs(state / "first.ipynb")[4])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", "1"), ("-1", "-1"), ("1.5", "1.5"), ("1e3", "1000.0"), ("True", "True"), ("None", "None"),
+        ("true", "'true'"),
+        ("a'b\n", '"a\'b\\n"'), ("", "''"), ("nan", "float('nan')"), ("-inf", "float('-inf')"), ("[1]", "'[1]'"),
+    ],
+)  # fmt: skip
+def test_a_parameter_is_read_as_papermill_reads_it(tmp_path: Path, text: str, value: str) -> None:
+    write(tmp_path / "in.ipynb", cell("pass"))
+    file = NotebookFile(tmp_path / "in.ipynb")
+    file.set_parameters([("a", text)])
+    assert file.notebook.cells[0].source == f"# Parameters\na = {value}"
+    assert ast.parse(file.notebook.cells[0].source)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "words"),
+    [
+        ("a.ipynb", "{", (), "cannot be read as a notebook"),
+        ("a.ipynb", "[1]", (), "cannot be read as a notebook"),
+        ("a.ipynb", "[" * 100_000, (), "cannot be read as a notebook"),
+        ("a.ipynb", '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}', (), "as a notebook"),
+        ("a.ipynb", '{"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": []}', (), "no code to run"),
+        (
+            "a.ipynb",
+            '{"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": {"name": "ir", "display_name": "R", '
+            '"language": "R"}}, "cells": []}', (), "notebook of R",
+        ),
+        ("a.ipynb", None, (), "cannot be read"),
+        ("a.py", "1", ("--inplace",), "is no notebook"),
+        ("a.py", "1", ("-p", "a", "1"), "is no notebook"),
+        ("a.py", "1", ("--notebook", "out.exe"), "ends in .ipynb"),
+        ("a.py", "1", ("--notebook", "absent/out.ipynb"), "folder is not there"),
+        ("a.py", "# /// script\n# dependencies = 1\n# ///\n1", (), "must be a list"),
+        ("a.py", "# /// script\n# dependencies = [\n# ///\n1", (), "no TOML"),
+        ("a.py", "# /// script\n# dependencies = ['../x']\n# ///\n1", (), "file or folder"),
+        ("a.py", "# /// script\n# requires-python = '>=4'\n# ///\n1", (), "wants Python >=4"),
+        ("a.py", "# /// script\n# requires-python = 'x'\n# ///\n1", (), "cannot be read"),
+        ("a.py", "# /// script\n# a = 1\n# ///\n\n# /// script\n# a = 1\n# ///\n1", (), "more than one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_before_anything_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    content: str | None,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content)
+    options = cli._parser().parse_args(["run", name, *arguments])
+    with pytest.raises(Refused, match=re.escape(words)):
+        run._prepare(config.load({}, {}), options)
+    assert content is None or Path(name).read_text() == content
+
+
+def test_a_notebook_of_an_older_format_is_run_too(tmp_path: Path) -> None:
+    v3 = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": [
+        {"cell_type": "code", "input": ["a = 1"], "language": "python", "outputs": [], "metadata": {}},
+    ]}]}  # fmt: skip
+    (tmp_path / "old.ipynb").write_text(json.dumps(v3))
+    file = NotebookFile(tmp_path / "old.ipynb")
+    file.set_parameters([("a", "1")])
+    [step] = file.steps()
+    assert [cell.code for cell in step.cells] == ["# Parameters\na = 1", "a = 1"]
+    file.write(tmp_path / "new.ipynb")
+    nbformat.validate(nbformat.read(tmp_path / "new.ipynb", as_version=nbformat.NO_CONVERT))

@@ -43,9 +43,17 @@ FORMS = {
 def export(session: Session, defaults: Sequence[str], suffix: str) -> bytes:
     """The session in one of `FORMS`; `defaults` are the packages that every run has. Blocking, up to a second."""
     notebook = as_notebook(session.history.runs(), session.mounted, defaults, forgotten=session.history.forgotten)
+    return convert(notebook, suffix)
+
+
+def convert(notebook: dict[str, Any], suffix: str) -> bytes:
+    """A valid notebook of format 4 in one of `FORMS`."""
     if suffix == "py":
         return as_script(notebook).encode("utf-8", "replace")
-    return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace")
+    import nbformat
+
+    text: str = nbformat.writes(nbformat.from_dict(notebook))
+    return (text.rstrip("\n") + "\n").encode("utf-8", "replace")
 
 
 def as_notebook(
@@ -143,16 +151,17 @@ def dependencies(runs: Iterable[PastRun], defaults: Sequence[str]) -> list[str]:
     pins: dict[str, str] = {}
     asked: dict[str, str] = {}
     for run in runs:
-        pins |= {_name(pin): pin.partition("==")[2] for pin in run.packages}
+        pins |= {name_of(pin): pin.partition("==")[2] for pin in run.packages}
         for requirement in (*defaults, *run.requirements):
             # With its extras, which a pin does not tell.
             match = re.match(r"\s*([\w.-]+(?:\[[^\]]*\])?)", requirement)
             if match:
-                asked[_name(requirement)] = match[1]
+                asked[name_of(requirement)] = match[1]
     return sorted(f"{text}=={pins[name]}" for name, text in asked.items() if name in pins)
 
 
-def _name(requirement: str) -> str:
+def name_of(requirement: str) -> str:
+    """The normal form of the name in a requirement or pin."""
     match = re.match(r"\s*([\w.-]+)", requirement)
     return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
@@ -191,10 +200,12 @@ def as_script(notebook: Mapping[str, Any]) -> str:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             parts.append("# %% [markdown]\n" + _commented(cell["source"]))
-        elif not parts:
+        elif cell["cell_type"] == "code" and not parts and cell["source"].startswith("# /// script"):
             parts.append(cell["source"])
-        else:
-            parts.append(f"# %% {cell['id']}: {cell['metadata']['prims']['status']}\n" + _plain_python(cell["source"]))
+        elif cell["cell_type"] == "code":
+            status = (cell["metadata"].get("prims") or {}).get("status")
+            title = f" {cell['id']}: {status}" if status else ""
+            parts.append(f"# %%{title}\n" + _plain_python(cell["source"]))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
