@@ -38,6 +38,7 @@ _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
 # What one run's outputs for the notebook may take of the server's memory.
 _RECORD_BYTES = 8 << 20
+_UNLIMITED_BYTES = 1 << 40
 
 
 class Run:
@@ -327,7 +328,7 @@ class SessionTable:
                 spool=spool,
                 keep_chars=self._settings.reply_chars,
                 pictures=self._settings.pictures,
-                record_bytes=min(_RECORD_BYTES, self._settings.notebook_bytes or _RECORD_BYTES),
+                record_bytes=_record_bytes(self._settings, run.request),
                 uid=session.uid,
             )
             watch = partial(self._watch_quota, session, run)
@@ -371,6 +372,12 @@ class SessionTable:
                 run.stop.set("disk")
             if settings.workspace_files is not None and now.files > max(most.files, first.files):
                 run.stop.set("files")
+
+
+def _record_bytes(settings: Settings, request: RunRequest) -> int:
+    """How much of a run's outputs is kept for a notebook: of one of many runs a part, of a whole notebook all."""
+    most = _UNLIMITED_BYTES if settings.notebook_bytes is None else settings.notebook_bytes
+    return most if request.cells else min(_RECORD_BYTES, most)
 
 
 def _move_in(
