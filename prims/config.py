@@ -58,6 +58,7 @@ class Settings:
     install_seconds: float = _setting(180.0, "time to resolve and install a call's packages", unit="seconds", least=1)
     output_bytes: int | None = _setting(512 << 20, "text and displays one run may publish", unit="bytes", least=1024)
     memory_bytes: int | None = _setting(2 << 30, "memory of one run, all its processes", unit="bytes", least=256 << 20)
+    cpu_seconds: float | None = _setting(None, "processor time of one run, all its processes", unit="seconds", least=1)
     processes: int | None = _setting(256, "processes and threads of one run", least=32)
     open_files: int | None = _setting(1024, "open files of one process", least=64)
     file_bytes: int | None = _setting(1 << 30, "largest file a run may write", unit="bytes", least=1 << 20)
@@ -116,6 +117,7 @@ class Settings:
         return Limits(
             run_seconds=self.run_seconds if timeout_seconds is None else timeout_seconds,
             memory_bytes=self.memory_bytes,
+            cpu_seconds=self.cpu_seconds,
             processes=self.processes,
             open_files=self.open_files,
             file_bytes=self.file_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from prims.config import Settings
-from prims.model import RunRequest, RunResult
+from prims.model import Limits, RunRequest, RunResult, binary
 from prims.requirements import distribution_for
 
 _NETWORK = re.compile(
@@ -14,6 +14,25 @@ _NETWORK = re.compile(
 )
 
 _MOST_BLOCKED = 10
+
+_AFTER_LIMIT = {
+    "WorkspaceFull": "Remove files that are no longer needed; the session goes on.",
+    "OutputLimitExceeded": "Print less, or write the data to a file in output/.",
+}
+
+# What systems, shells and libraries say when a limit of the sandbox is met.
+_NO_SPACE = re.compile(r"No space left on device")
+_FULL = re.compile(
+    r"\[(/tmp|/dev/shm|/home/sandbox) is full\]|['\": ](/tmp|/dev/shm|/home/sandbox)/[^\n]{0,300}No space left"
+)
+_FILE_SIZE = re.compile(r"\[Errno 27\]|File too large|File size limit exceeded")
+_OPEN_FILES = re.compile(r"\[Errno 24\]|Too many open files")
+_PROCESSES = re.compile(
+    r"can't start new thread|fork: (?:retry: )?Resource temporarily unavailable|(?:Cannot|can't) fork"
+    r"|pthread_create failed|Thread creation failed"
+    r"|(?:fork|Popen|spawn)[^\0]{0,2000}\[Errno 11\] Resource temporarily unavailable"
+)
+_MEMORY = re.compile(r"\bMemoryError\b|Unable to allocate|Cannot allocate memory|bad_alloc")
 
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
@@ -38,13 +57,11 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
             hints.append("Split the work into several calls; files in output/ are kept between them.")
     if result.status == "out_of_memory":
         hints.append("Read less at once: chunks, fewer columns, smaller types.")
-    if result.status == "limit":
-        if error is not None and error.name == "WorkspaceFull":
-            hints.append("Remove files that are no longer needed; the session goes on.")
-        else:
-            hints.append("Print less, or write the data to a file in output/.")
+    if result.status == "limit" and error is not None:
+        hints.append(_AFTER_LIMIT.get(error.name, "Do less at once."))
     if result.blocked:
         hints.append(_blocked(request, result))
+    hints += _limits_met(request.limits, result)
     if error is None:
         return hints
     text = f"{error.name}: {error.value}"
@@ -63,8 +80,6 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
         )
     elif error.name == "FileNotFoundError":
         hints.append("The working directory is the session's workspace: inputs are in mounts/, results in output/.")
-    elif error.name == "MemoryError" and result.status == "error":
-        hints.append(f"A run has {(request.limits.memory_bytes or 0) / (1 << 30):.3g} GB of memory.")
     elif error.name == "EOFError" and "nobody" in error.value:
         hints.append("Nobody can type while code runs here.")
     elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
@@ -74,6 +89,30 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
     if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):
         hints.append("Code has no network here. Give data as files, and packages in requirements.")
     return hints
+
+
+def _limits_met(limits: Limits, result: RunResult) -> list[str]:
+    """Errors of the code, or of what it started, that come from a limit of the sandbox: which, and how much it is."""
+    error = result.error
+    text = result.stderr.head[-4000:] + "\n" + result.stderr.tail[-4000:]
+    if error is not None and result.status in ("error", "died"):
+        text += f"\n{error.traceback[-8000:]}\n{error.name}: {error.value}"
+    met: list[str] = []
+    if _NO_SPACE.search(text) and result.isolation == "bubblewrap":
+        place = _FULL.search(text)
+        where = f"in {place[1] or place[2]}" if place else "in /tmp, /dev/shm or the home directory"
+        met.append(f"out of space {where} (limit {binary(limits.tmp_bytes)}); the working directory has more")
+    if limits.file_bytes is not None and _FILE_SIZE.search(text):
+        met.append(f"file too large (limit {binary(limits.file_bytes)})")
+    if limits.open_files is not None and _OPEN_FILES.search(text):
+        met.append(f"too many open files (limit {limits.open_files} in one process)")
+    if limits.processes is not None and _PROCESSES.search(text):
+        met.append(f"too many processes (limit {limits.processes}, threads included)")
+    if limits.memory_bytes is not None and _MEMORY.search(text):
+        met.append(f"out of memory (limit {binary(limits.memory_bytes)} for all processes of a run)")
+    if error is not None and error.name == "KernelDied" and "SIGBUS" in error.value:
+        met.append(f"memory that is a file in /dev/shm or /tmp fails so when that is full ({binary(limits.tmp_bytes)})")
+    return [f"{words}." for words in met]
 
 
 def _blocked(request: RunRequest, result: RunResult) -> str:

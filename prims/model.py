@@ -33,6 +33,7 @@ class Limits:
 
     run_seconds: float | None = 100.0
     memory_bytes: int | None = 2 << 30
+    cpu_seconds: float | None = None
     processes: int | None = 256
     open_files: int | None = 1024
     file_bytes: int | None = 1 << 30
@@ -41,6 +42,16 @@ class Limits:
     network: Network = "none"
     network_hosts: tuple[str, ...] = ()  # as `prims.hosts.Reachable` reads them
     network_bytes: int | None = 1 << 30
+
+
+def binary(count: int | None) -> str:
+    """A number of bytes for people: 2 GiB, 1.5 MiB."""
+    if count is None:
+        return "unlimited"
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= step:
+            return f"{count / step:.3g} {unit}"
+    return f"{count} bytes"
 
 
 @dataclass(frozen=True, slots=True)

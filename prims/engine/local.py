@@ -46,6 +46,7 @@ from prims.model import (
     RunResult,
     SandboxSpec,
     Status,
+    binary,
 )
 from prims.stopping import Stop
 from prims.tasks import alongside
@@ -63,6 +64,7 @@ _STATUS: dict[str, Status] = {
     "cancelled": "cancelled",
     "shutdown": "shutdown",
     "out_of_memory": "out_of_memory",
+    "cpu": "limit",
     "output": "limit",
     "disk": "limit",
     "files": "limit",
@@ -217,7 +219,7 @@ class LocalEngine:
             self._leftovers.close(stack)
             self._spares.prepare(key, _ALONE_SECONDS)
         displays = await anyio.to_thread.run_sync(attach, relay.displays, spec.spool, spec.pictures)
-        status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec)
+        status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec, stop.detail)
         return RunResult(
             status=status,
             isolation=walls.name,
@@ -233,7 +235,7 @@ class LocalEngine:
             packages=environment.packages if environment else (),
             seconds=clock.seconds,
             blocked=ending.blocked if ending and walls.name != "none" else (),
-            feedback=environment.notes if environment else (),
+            feedback=(*(environment.notes if environment else ()), *_network_met(ending, spec)),
         )
 
     async def _environment(self, spec: SandboxSpec, clock: _Clock) -> Environment:
@@ -379,34 +381,37 @@ class _Clock:
         self._emit(PhaseEvent(self._phase, detail))
 
 
-def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[Status, CodeError | None, str]:
+def _judge(
+    ending: Ending, error: CodeError | None, spec: SandboxSpec, detail: str
+) -> tuple[Status, CodeError | None, str]:
     """Status, error and cause of an ending. What a kernel could have forged is never the reason for a status
-    that only we can know: those come from what was recorded before the kernel was killed."""
+    that only we can know: those come from what was recorded before the kernel was killed. `detail` are the words of
+    who stopped it, if any."""
     limits = spec.request.limits
     traceback = ending.where or (error.traceback if error else "")
     line = _last_line(ending.where) or (error.line if error else None)
     if ending.stopped is not None:
         causes = {
-            "timeout": f"stopped after {limits.run_seconds or 0:g} s, the time limit of this run",
+            "timeout": f"time limit {limits.run_seconds or 0:g} s reached",
             "cancelled": "stopped because the call was cancelled",
             "shutdown": "stopped because the server is shutting down",
-            "out_of_memory": f"out of memory: stopped at its limit of {_size(limits.memory_bytes)}",
-            "output": f"stopped because it wrote more than {_size(limits.output_bytes)} of output",
-            "disk": "stopped because the session's workspace holds more bytes than it may (workspace_bytes)",
-            "files": "stopped because the session's workspace holds more files, or deeper folders, than it may "
-            "(workspace_files)",
+            "out_of_memory": f"memory limit {binary(limits.memory_bytes)} reached; peak {binary(ending.peak_bytes)}",
+            "cpu": f"processor time limit {limits.cpu_seconds or 0:g} s reached",
+            "output": f"output limit {binary(limits.output_bytes)} reached",
         }
         names = {
             "timeout": "TimeoutError", "cancelled": "Cancelled", "shutdown": "Shutdown",
-            "out_of_memory": "MemoryError", "output": "OutputLimitExceeded", "disk": "WorkspaceFull",
-            "files": "WorkspaceFull",
+            "out_of_memory": "MemoryError", "cpu": "ProcessorTimeExceeded", "output": "OutputLimitExceeded",
+            "disk": "WorkspaceFull", "files": "WorkspaceFull",
         }  # fmt: skip
-        cause = causes[ending.stopped]
+        cause = detail or causes[ending.stopped]
         return _STATUS[ending.stopped], CodeError(names[ending.stopped], cause, traceback, line), cause
     if ending.reply is None:
         used = ""
         if limits.memory_bytes and ending.peak_bytes > limits.memory_bytes // 2:
-            used = f"; it had used {_size(ending.peak_bytes)} of {_size(limits.memory_bytes)} memory"
+            used = f"; memory peak {binary(ending.peak_bytes)} of {binary(limits.memory_bytes)}"
+        if ending.oom_kills > 0 and "SIGKILL" in (ending.exit or ""):
+            used += "; probably by Linux, because the machine was out of memory"
         cause = f"the kernel ended: {ending.exit}{used}"
         return "died", CodeError("KernelDied", cause, traceback, line), cause
     if ending.reply == "error" or error is not None:
@@ -414,15 +419,12 @@ def _judge(ending: Ending, error: CodeError | None, spec: SandboxSpec) -> tuple[
     return "ok", None, ""
 
 
+def _network_met(ending: Ending | None, spec: SandboxSpec) -> tuple[str, ...]:
+    if ending is None or not ending.network_full:
+        return ()
+    return (f"network limit {binary(spec.request.limits.network_bytes)} reached, sent and received.",)
+
+
 def _last_line(where: str) -> int | None:
     lines = re.findall(rf'File "{CODE_FILE}", line (\d+)', where)
     return int(lines[-1]) if lines else None
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return "unlimited"
-    for unit, step in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if count >= step:
-            return f"{count / step:.3g} {unit}"
-    return f"{count} bytes"

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -16,11 +17,13 @@ from prims.isolation.wrapper import tree as tree
 from prims.model import Limits
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 # RLIMIT_DATA counts what is mapped, not what is touched: thread stacks and allocator arenas per core.
 _DATA_HEADROOM = 2 << 30
 _MEMLOCK = 8 << 20
 
-_NEAR_SECONDS, _FAR_SECONDS = 0.1, 0.25
+# Between two looks at a run, and when it may soon be at its limit.
+_FAR_SECONDS, _NEAR_SECONDS = 0.1, 0.03
 _QUICK_SECONDS = 0.003  # a look at /proc that takes longer is made in a thread
 
 
@@ -92,41 +95,68 @@ def _pss(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:")), 0)
 
 
-class MemoryWatch:
-    """Watches the memory of one run; `peak` is the most that was seen, in bytes.
+class Watch:
+    """Watches what one run uses, all its processes together; `peak` is the most memory that was seen, in bytes.
 
     Memory in tmpfs files is not seen here: the size of each tmpfs bounds that.
     """
 
     def __init__(self) -> None:
         self.peak = 0
+        self._cpu_before: float | None = None  # what starting it has cost
 
-    async def run(self, pid: int, limit: int | None, on_exceeded: Callable[[int], None]) -> None:
+    async def run(
+        self, pid: int, limits: Limits, on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None]
+    ) -> None:
         """Look at `pid` and its descendants ten times a second until it is gone, or until cancelled.
 
-        Above `limit` calls `on_exceeded` once, with the bytes in use, and returns. Without a limit it only
-        keeps `peak`. Looks are less frequent far below the limit; slow ones are made in a thread.
+        Above a limit calls `on_exceeded` once and returns. Looks are more frequent where the limit is near or the run
+        grows fast; slow ones are made in a thread.
         """
-        slow = False
+        most, most_cpu = limits.memory_bytes, limits.cpu_seconds
+        if self._cpu_before is None:
+            self._cpu_before = 0.0 if most_cpu is None else cpu_seconds(tree(pid))
+        slow, before = False, 0
         while True:
             began = time.monotonic()
             pids, used = await anyio.to_thread.run_sync(_look, pid) if slow else _look(pid)
             slow = time.monotonic() - began > _QUICK_SECONDS
             if used == 0:
                 return
-            if limit is not None and used > limit:
+            growth, before = used - before, used
+            if most is not None and used > most:
                 used = await anyio.to_thread.run_sync(_proportional, pids, abandon_on_cancel=True)
             self.peak = max(self.peak, used)
-            if limit is not None and used > limit:
-                on_exceeded(used)
+            if most is not None and used > most:
+                on_exceeded("out_of_memory")
                 return
-            far = limit is None or used < limit // 4
-            await anyio.sleep(_FAR_SECONDS if far else _NEAR_SECONDS)
+            if most_cpu is not None and cpu_seconds(pids) - self._cpu_before > most_cpu:
+                on_exceeded("cpu")
+                return
+            near = most is not None and (used > most // 2 or growth > most // 8)
+            await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Processor time of `pids` and of their children that have ended and were waited for."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / _TICKS
 
 
 def _look(pid: int) -> tuple[list[int], int]:
     pids = tree(pid)
     return pids, _resident(pids)
+
+
+def oom_kills() -> int:
+    """How many processes of this machine the kernel has killed for want of memory since it was started."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/vmstat").read_text().partition("\noom_kill ")[2].split("\n")[0])
+    return 0
 
 
 # ------------------------------------------------------------------------------------------ cause of death

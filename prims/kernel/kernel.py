@@ -25,7 +25,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from prims.beneath import open_file
 from prims.errors import KernelStartError
-from prims.isolation.limits import MemoryWatch, describe_exit
+from prims.isolation.limits import Watch, describe_exit, oom_kills, tree
 from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
 from prims.kernel.forkserver import ForkServer, pidfd_of
@@ -52,7 +52,8 @@ class Ending:
 
     `reply` is "ok" or "error", from the kernel; `exit` says in words how the process ended; `where` holds what could
     be learnt of the place it was at, innermost frame last. `blocked` are places in the network that were not reached,
-    as the proxy or the code says.
+    as the proxy or the code says. `oom_kills` counts what the kernel killed meanwhile on this machine;
+    `network_full` says that no more bytes could be sent or received.
     """
 
     reply: str | None = None
@@ -61,6 +62,8 @@ class Ending:
     where: str = ""
     peak_bytes: int = 0
     blocked: tuple[str, ...] = ()
+    oom_kills: int = 0
+    network_full: bool = False
 
 
 @functools.cache
@@ -95,7 +98,7 @@ class Kernel:
         self._proxy = proxy
         self._client = manager.client(context=_context())
         self._dead = anyio.Event()
-        self._watch = MemoryWatch()
+        self._watch = Watch()
 
     @property
     def _provisioner(self) -> SandboxProvisioner:
@@ -212,6 +215,7 @@ class Kernel:
         where = ""
         if shared:
             await self._ask("__import__('prims_kernel.once').once.share()")
+        oom_before = oom_kills()
         for stream in self._pipes:
             self._leftover(stream)  # what the start may have said does not belong to the run
         async with anyio.create_task_group() as readers:
@@ -244,20 +248,24 @@ class Kernel:
             readers.cancel_scope.cancel()
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
+        blocked, network_full = self._blocked()
         return Ending(
             reply=reply,
             stopped=stop.reason,
             exit=exit_text,
             where=where,
             peak_bytes=self._watch.peak,
-            blocked=self._blocked(),
+            blocked=blocked,
+            network_full=network_full,
+            oom_kills=oom_kills() - oom_before,
         )
 
-    def _blocked(self) -> tuple[str, ...]:
+    def _blocked(self) -> tuple[tuple[str, ...], bool]:
+        """Places that were not reached, and whether the limit of bytes was."""
         noted = _read_small(self._launch.box.run, [Path(self._manager.ip).parent.name, "network.log"], 8 * 1024)
-        told = self._proxy.blocked()[0] if self._proxy is not None else ()
+        told, full = self._proxy.blocked() if self._proxy is not None else ((), False)
         places = (*told, *noted.splitlines())
-        return tuple(dict.fromkeys(place for place in map(plain, places) if 0 < len(place) < 300))
+        return tuple(dict.fromkeys(place for place in map(plain, places) if 0 < len(place) < 300)), full
 
     def kill(self) -> None:
         """End everything in the sandbox, now."""
@@ -283,9 +291,7 @@ class Kernel:
             watchers.start_soon(self._watch_process, ended)
             for either in (ended, stop):
                 watchers.start_soon(_then_set, either, over)
-            watchers.start_soon(
-                self._watch.run, self._process.pid, limits.memory_bytes, lambda _: stop.set("out_of_memory")
-            )
+            watchers.start_soon(self._watch.run, self._process.pid, limits, stop.set)
             with anyio.move_on_after(seconds):
                 await over.wait()
             if not over.is_set():
@@ -323,12 +329,22 @@ class Kernel:
             with anyio.move_on_after(grace):
                 await ended.wait()
                 return ""
+        if stop.reason == "out_of_memory":
+            self._hold_others()
         await self._provisioner.send_signal(signal.SIGUSR2)
         for _ in range(20):
             if report := self._crash_report():
                 return report
             await anyio.sleep(0.01)
         return ""
+
+    def _hold_others(self) -> None:
+        """Stop all processes but the kernel, so that they do not grow on while it is asked where it is."""
+        kernel = self._launch.walls.inner_pid(self._process)
+        for pid in tree(self._process.pid)[1:]:
+            if pid != kernel:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGSTOP)
 
     def _crash_report(self) -> str:
         """What the kernel's fault handler wrote, if it did: the frames of the user's code, outermost first."""

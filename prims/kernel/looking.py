@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, get_args
 import anyio
 import anyio.to_thread
 
-from prims.isolation.limits import MemoryWatch, describe_exit
+from prims.isolation.limits import Watch, describe_exit
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.environment import Environment
 from prims.kernel.folders import KERNEL_FILES
@@ -230,7 +230,7 @@ async def _ask(walls: Walls, box: Box, places: Places, question: str) -> tuple[b
     assert process.stdout is not None and process.stderr is not None
     reply, said, trouble = bytearray(), bytearray(), ""
 
-    def exceeded(used: int) -> None:
+    def exceeded(reason: str) -> None:
         nonlocal trouble
         trouble = "it takes too much memory"
         walls.kill(process)
@@ -238,7 +238,7 @@ async def _ask(walls: Walls, box: Box, places: Places, question: str) -> tuple[b
     try:
         with anyio.move_on_after(box.limits.run_seconds) as timer:
             async with anyio.create_task_group() as group:
-                group.start_soon(MemoryWatch().run, process.pid, box.limits.memory_bytes, exceeded)
+                group.start_soon(Watch().run, process.pid, box.limits, exceeded)
                 group.start_soon(_read_pipe, process.stderr.fileno(), said, _STDERR_BYTES)
                 whole = await _read_pipe(process.stdout.fileno(), reply, _REPLY_BYTES)
                 if whole:

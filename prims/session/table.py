@@ -20,7 +20,7 @@ from prims.config import Settings
 from prims.engine.base import Engine
 from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
-from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text
+from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
 from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
 from prims.stopping import Stop
@@ -369,9 +369,11 @@ class SessionTable:
             await anyio.sleep(_QUOTA_SECONDS)
             now = await anyio.to_thread.run_sync(usage, session.files)
             if settings.workspace_bytes is not None and now.bytes > max(most.bytes, first.bytes):
-                run.stop.set("disk")
+                most_bytes = binary(settings.workspace_bytes)
+                run.stop.set("disk", f"workspace limit {most_bytes} reached; it holds {binary(now.bytes)}")
             if settings.workspace_files is not None and now.files > max(most.files, first.files):
-                run.stop.set("files")
+                holds = f"it holds {now.files} files and folders, or deeper ones than are counted"
+                run.stop.set("files", f"workspace limit {settings.workspace_files} files reached; {holds}")
 
 
 def _record_bytes(settings: Settings, request: RunRequest) -> int:

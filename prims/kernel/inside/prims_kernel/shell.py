@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import bdb
 import codeop
+import errno
 import os
 import sys
 import traceback
@@ -110,11 +111,26 @@ def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
 def format_error(kind: type[BaseException], value: BaseException, tb: types.TracebackType | None) -> list[str]:
     """The traceback as Python prints it, without our frames. Never raises, whatever the exception's own code does."""
     try:
+        _note_full_place(value)
         error = traceback.TracebackException(kind, value, tb, compact=True)
         _user_frames(error, set())
         return ["".join(error.format()).rstrip("\n")]
     except BaseException as problem:
         return [f"{kind.__name__}: (the error's own text could not be made: {type(problem).__name__})"]
+
+
+def _note_full_place(value: BaseException) -> None:
+    """Say which of the private folders has no room: the system's error mostly does not, and nobody outside can see."""
+    chain: BaseException | None = value
+    for _ in range(10):
+        if chain is None:
+            return
+        if isinstance(chain, OSError) and chain.errno == errno.ENOSPC:
+            for folder in ("/tmp", "/dev/shm", os.path.expanduser("~")):
+                if os.statvfs(folder).f_bavail == 0:
+                    value.add_note(f"[{folder} is full]")
+            return
+        chain = chain.__cause__ or chain.__context__
 
 
 def _text(value: BaseException) -> str:
