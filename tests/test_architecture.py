@@ -46,8 +46,8 @@ OWNERS = {
     "IPython": ["kernel/inside/"],
     "virtualenv": ["kernel/venv.py"],
     "uv": ["kernel/uv.py", "doctor.py"],
-    "nbformat": ["session/notebook.py", "notebook_file.py"],
-    "nbconvert": ["session/notebook.py"],
+    "nbformat": ["session/notebook.py", "session/page.py", "notebook_file.py"],
+    "nbconvert": ["session/page.py"],
     "ray": ["engine/ray.py"],
 }
 

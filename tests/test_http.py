@@ -194,6 +194,24 @@ open("secret.txt", "w").write("outside of output")
 
 
 @pytest.mark.anyio
+async def test_a_session_is_downloaded_as_a_notebook_in_each_form(server: Served) -> None:
+    async with client_of(server) as client, httpx2.AsyncClient(base_url=server.base, timeout=kit.SECONDS) as http:
+        made = await kit.run_code(client, "print('<script>alert(1)</script>')")
+        root = f"/sessions/{made.structured_content['session_id']}"
+        starts = {"ipynb": '{\n "cells": [', "py": "# /// script\n", "html": "<!DOCTYPE html>"}
+        for form, start in starts.items():
+            answer = await http.get(f"{root}/notebook.{form}")
+            assert answer.status_code == 200, answer.text
+            assert answer.text.lstrip().startswith(start)
+            assert "alert(1)" in answer.text
+            assert answer.headers["content-disposition"] == f'attachment; filename="session.{form}"'
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "sandbox" in answer.headers["content-security-policy"]
+        for path in (f"{root}/notebook.exe", f"/sessions/s_{'0' * 32}/notebook.ipynb"):
+            assert (await http.get(path)).status_code == 404
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -242,7 +260,9 @@ async def test_a_token_opens_every_route_and_nothing_else_does(state: Path) -> N
         async with httpx2.AsyncClient(base_url=server.base) as http:
             assert (await http.get("/healthz")).status_code == 200
             for headers in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Basic {TOKEN}"}):
-                for answer in (await http.post("/mcp", json={}, headers=headers), await http.get("/artifacts/a/b")):
+                paths = ("/artifacts/a/b", "/sessions/a/notebook.py")
+                asked = [await http.get(path, headers=headers) for path in paths]
+                for answer in (await http.post("/mcp", json={}, headers=headers), *asked):
                     assert answer.status_code == 401
                     assert "Bearer" in answer.headers["www-authenticate"]
         async with client_of(server, token=TOKEN) as client:

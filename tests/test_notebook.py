@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from prims.kernel.record import Recorder
 from prims.model import CodeError, Output, Text
 from prims.notebook_file import NotebookFile
 from prims.session.history import History, PastRun
-from prims.session.notebook import as_notebook, as_script, output_dict
+from prims.session.notebook import as_notebook, as_script, convert, output_dict
 from prims.session.table import Mounted
 from tests import kit
 
@@ -302,6 +303,56 @@ def test_the_script_is_python_whatever_the_cells_hold(code: str, text: str) -> N
     script = as_script(as_notebook([past(1, code=code, status="error")], {}, ()))
     assert script.endswith(f"# %% run1: error\n{text}\n")
     ast.parse(script)
+
+
+HOSTILE = "<script>document.title = 'taken'</script>"
+
+
+def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_path: Path) -> None:
+    frame = f"""<p>table</p><script>
+        const tell = (text) => document.body.append(text);
+        try {{ parent.document.title = 'taken' }} catch {{ parent.postMessage({{prims: 321}}, '*') }}
+    </script>{HOSTILE}"""
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'>{HOSTILE}</svg>"
+    metadata = {"image/png": {"width": "1 onerror=document.title='taken'"}, "filenames": {"image/png": "file:///x"}}
+    bundles: list[dict[str, Any]] = [
+        {"text/html": frame, "text/plain": f'">{HOSTILE}'},
+        {"image/svg+xml": svg},
+        {"image/png": "eA==", "text/plain": f'">{HOSTILE}'},
+        {"image/png": f'"{HOSTILE}'},
+        {"text/markdown": f"# A\n{HOSTILE}"},
+        {"application/javascript": "document.title = 'taken'"},
+        {"application/vnd.jupyter.widget-view+json": {"x": HOSTILE}},
+        {"text/vnd.mermaid": HOSTILE},
+        {"text/latex": HOSTILE},
+        {},
+    ]
+    shown = [Output({"output_type": "display_data", "data": data, "metadata": metadata}) for data in bundles]
+    error = {"output_type": "error", "ename": HOSTILE, "evalue": HOSTILE, "traceback": [HOSTILE]}
+    run = past(1, code=f"'{HOSTILE}'", outputs=(*shown, stream(HOSTILE), Output(error)), status="error", cause=HOSTILE)
+    page = tmp_path / "page.html"
+    page.write_bytes(convert(as_notebook([run], {f"{HOSTILE}.csv": Mounted("", 1, "f", None)}, ()), "html"))
+    text = page.read_text("utf-8")
+    assert HOSTILE not in text
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:|//)", text)
+    assert len(text) < 400_000
+    browser = which("chromium") or which("chromium-browser") or which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [browser, *flags, "--virtual-time-budget=5000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=kit.SECONDS, check=True,
+    )  # fmt: skip
+    assert "<title>Session</title>" in done.stdout
+    # The frame's script has run, and could not reach the page: only what it tells of its height is heard.
+    assert re.search(r'<iframe class="prims-frame"[^>]* style="height: \d+px;"', done.stdout)
+
+
+def test_without_nbconvert_a_page_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nbconvert", None)
+    with pytest.raises(Refused, match=r"prims\[html\]"):
+        convert(as_notebook([past(1)], {}, ()), "html")
 
 
 # ------------------------------------------------------------------------------------------ a real session

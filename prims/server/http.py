@@ -37,10 +37,17 @@ from prims.isolation.self_protection import protect_server
 from prims.server.auth import Verifier, make_verifier
 from prims.server.host import PRINCIPAL, Host, running_host
 from prims.server.tools import make_server
+from prims.session.notebook import FORMS, export
 from prims.session.table import open_file
 from prims.session.workspace import checked_parts
 
 _GRACE_SECONDS = 4
+# What comes from code is no page of this server's, and nobody else's.
+_HARMLESS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "private, no-cache",
+}
 # What a browser may show in place; anything else is a download.
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain", "text/csv")
 
@@ -111,6 +118,9 @@ def make_app(host: Host, server: Server[Any], verifier: Verifier | None) -> ASGI
     async def artifact(request: Request) -> Response:
         return await _artifact(host, request)
 
+    async def notebook(request: Request) -> Response:
+        return await _notebook(host, request)
+
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -122,6 +132,7 @@ def make_app(host: Host, server: Server[Any], verifier: Verifier | None) -> ASGI
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         custom_starlette_routes=[
             Route("/artifacts/{session_id}/{path:path}", artifact, methods=["GET", "HEAD"]),
+            Route("/sessions/{session_id}/notebook.{form}", notebook, methods=["GET", "HEAD"]),
             Route("/healthz", healthz, methods=["GET", "HEAD"]),
         ],
     )
@@ -224,14 +235,26 @@ async def _artifact(host: Host, request: Request) -> Response:
         filename=path.rsplit("/", 1)[-1],
         content_disposition_type="inline" if mime in _SHOWN else "attachment",
         stat_result=status,
-        headers={
-            "ETag": etag,
-            "X-Content-Type-Options": "nosniff",
-            "Content-Security-Policy": "sandbox; default-src 'none'",
-            "Cache-Control": "private, no-cache",
-        },
+        headers={"ETag": etag, **_HARMLESS},
         background=BackgroundTask(os.close, descriptor),
     )
+
+
+async def _notebook(host: Host, request: Request) -> Response:
+    """A session as a notebook, a script or a page, for download."""
+    form = request.path_params["form"]
+    try:
+        table = await host.table()
+        session = table.get(request.path_params["session_id"], host.principal(request))
+        if form not in FORMS:
+            raise Refused(f"A session can be had as {', '.join(f'notebook.{suffix}' for suffix in FORMS)}.")
+        data = await anyio.to_thread.run_sync(export, session, host.settings.default_packages, form)
+    except Refused as problem:
+        return PlainTextResponse(f"{problem}\n", 404)
+    except PrimsError as problem:
+        return PlainTextResponse(f"{problem}\n", 503)
+    name = {"Content-Disposition": f'attachment; filename="session.{form}"'}
+    return Response(data, media_type=FORMS[form].mime, headers={**name, **_HARMLESS})
 
 
 def _host_name(netloc: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from prims.kernel.text import shorten
+from prims.session.page import as_page
 
 if TYPE_CHECKING:
     from prims.model import Output
@@ -37,6 +38,7 @@ class Form:
 FORMS = {
     "ipynb": Form("application/x-ipynb+json", "A session as a notebook", "Each run a cell with its outputs."),
     "py": Form("text/x-python", "A session as a script", "The code of all runs, and the packages that it needs."),
+    "html": Form("text/html", "A session as a page", "Each run with its outputs, in one file for a browser."),
 }
 
 
@@ -53,7 +55,8 @@ def convert(notebook: dict[str, Any], suffix: str) -> bytes:
     import nbformat
 
     text: str = nbformat.writes(nbformat.from_dict(notebook))
-    return (text.rstrip("\n") + "\n").encode("utf-8", "replace")
+    data = (text.rstrip("\n") + "\n").encode("utf-8", "replace")
+    return as_page(data) if suffix == "html" else data
 
 
 def as_notebook(

@@ -1,0 +1,165 @@
+"""A notebook as one page of HTML that needs nothing else: `python -m prims.session.page <notebook.ipynb >page.html`.
+
+Outputs come from code that nobody vouches for, and such a page is opened from a disk. So no output is part of the page
+itself: pictures are images, HTML is in frames that are kept from the page and from each other, and everything else is
+text. The page's own policy allows no connection at all, also to the frames. A program of its own, because nbconvert
+takes seconds to import, and the server's time and memory are for calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import json
+import logging
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from typing import Any
+
+from prims.errors import Refused
+
+_log = logging.getLogger(__name__)
+_SECONDS = 60.0
+_one_at_a_time = threading.Lock()
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
+_POLICY = (
+    "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline' 'unsafe-eval' blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
+)
+# A frame of another origin cannot be measured from here: it tells its height.
+_FRAME = """<!doctype html><meta charset="utf-8"><style>
+body {{ margin: 0; font: 14px/1.4 system-ui, sans-serif; }}
+table {{ border-collapse: collapse; font-size: 13px; }}
+th, td {{ padding: 3px 9px; text-align: right; border: 0; }}
+thead {{ border-bottom: 1px solid #999; }}
+tbody tr:nth-child(odd) {{ background: #f5f5f5; }}
+</style><body>{html}<script>
+new ResizeObserver(() => parent.postMessage({{prims: document.documentElement.scrollHeight}}, "*"))
+  .observe(document.body);
+</script>"""
+_TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}
+<meta http-equiv="Content-Security-Policy" content="POLICY">
+{%- endblock -%}
+{%- block jupyter_widgets -%}{%- endblock -%}
+{%- block html_head_js_mathjax -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}
+{%- block html_head_css -%}
+<style>
+main { max-width: 1000px; margin: 0 auto; }
+.prims-frame { width: 100%; height: 60px; border: 0; background: white; }
+.prims-status { color: #616161; font-size: 12px; padding: 2px 0; }
+.prims-output img { max-width: 100%; }
+</style>
+<script>
+addEventListener("message", (event) => {
+  for (const frame of document.querySelectorAll(".prims-frame")) {
+    if (frame.contentWindow === event.source && Number.isFinite(event.data?.prims)) {
+      frame.style.height = Math.min(Math.max(event.data.prims, 20), 2000) + "px";
+    }
+  }
+});
+</script>
+{%- endblock -%}
+{#- Only what `_shown` has made. -#}
+{%- block data_html scoped -%}<div class="prims-output">{{ output.data['text/html'] }}</div>{%- endblock -%}
+""".replace("POLICY", _POLICY)
+
+
+def as_page(notebook: bytes) -> bytes:
+    """A notebook file as a page; blocking, for seconds.
+
+    Raises:
+        Refused: nbconvert is not installed, or could not do it.
+    """
+    if find_spec("nbconvert") is None:
+        raise Refused('A session as .html needs nbconvert, which is not installed here: pip install "prims[html]"')
+    try:
+        with _one_at_a_time:
+            done = subprocess.run(
+                [sys.executable, "-m", "prims.session.page"],
+                input=notebook, capture_output=True, check=True, timeout=_SECONDS,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as problem:
+        _log.warning("a page failed: %s", str(getattr(problem, "stderr", b""))[-2000:])
+        raise Refused("The notebook could not be made a page; read it as .ipynb.") from problem
+    return done.stdout
+
+
+def convert(data: bytes) -> bytes:
+    """The page of a notebook file."""
+    import nbformat
+    from nbconvert.exporters import HTMLExporter
+
+    cells = []
+    # Read by nbformat, which joins the lines of texts.
+    for cell in nbformat.reads(data.decode("utf-8"), as_version=4).cells:
+        kept = {"cell_type": cell["cell_type"], "metadata": {}, "source": cell["source"]}
+        if cell["cell_type"] == "code":
+            outputs = [_shown(output) for output in cell["outputs"]]
+            if caption := _caption(cell["metadata"].get("prims")):
+                outputs.append(_display(f'<div class="prims-status">{html.escape(caption)}</div>'))
+            kept |= {"execution_count": cell["execution_count"], "outputs": outputs}
+        cells.append(kept)
+    # Metadata has ways of its own into a page; what is said of the language is all that is needed.
+    metadata = {"title": "Session", "language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    plain = {"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells}
+    exporter = HTMLExporter(raw_template=_TEMPLATE, sanitize_html=True, anchor_link_text=" ")
+    page: str = exporter.from_notebook_node(nbformat.from_dict(plain))[0]
+    return page.encode("utf-8", "replace")
+
+
+def _caption(prims: Any) -> str:
+    if not isinstance(prims, dict):
+        return ""
+    seconds = prims.get("seconds")
+    took = sum(s for s in seconds.values() if isinstance(s, (int, float))) if isinstance(seconds, dict) else 0
+    packages = prims.get("requirements")
+    parts = [f"{prims.get('status')} in {took:.2f} s", str(prims.get("cause") or "")]
+    parts += [", ".join(map(str, packages))] if isinstance(packages, list) else []
+    return " · ".join(part for part in parts if part)
+
+
+def _shown(output: dict[str, Any]) -> dict[str, Any]:
+    """An output of which nothing is taken as HTML that is not ours."""
+    if "data" not in output:
+        return output
+    data = {mime: _text(value) for mime, value in output["data"].items()}
+    alt = html.escape(data.get("text/plain", "")[:1000], quote=True)
+    if "text/html" in data:
+        frame = html.escape(_FRAME.format(html=data["text/html"]), quote=True)
+        return _display(f'<iframe class="prims-frame" sandbox="allow-scripts" title="{alt}" srcdoc="{frame}"></iframe>')
+    for mime in _PICTURES:
+        if (raw := _bytes(data.get(mime), mime)) is not None:
+            source = base64.b64encode(raw).decode("ascii")
+            return _display(f'<img src="data:{mime};base64,{source}" alt="{alt}">')
+    for mime in ("text/markdown", "text/latex", "text/plain", *data):
+        if mime in data:
+            return {"output_type": "display_data", "metadata": {}, "data": {"text/plain": data[mime]}}
+    return _display("")
+
+
+def _display(text: str) -> dict[str, Any]:
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": text}}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _bytes(text: str | None, mime: str) -> bytes | None:
+    if text is None or mime == "image/svg+xml":
+        return text and text.encode("utf-8", "replace")  # type: ignore[return-value]
+    try:
+        return base64.b64decode(text.encode("ascii", "ignore"))
+    except (binascii.Error, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(convert(sys.stdin.buffer.read()))
