@@ -244,7 +244,8 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 kept = "Groups CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Threads SigBlk SigIgn SigCgt NSpid NSpgid NSsid"
 seen = json.dumps({
     "status": {name: status[name].strip() for name in kept.split()},
-    "modules": sorted(sys.modules), "path": sys.path, "argv": sys.argv, "flags": str(sys.flags),
+    "modules": sorted(name for name in sys.modules if not name.startswith("prims_kernel.twins.")),
+    "path": sys.path, "argv": sys.argv, "flags": str(sys.flags),
     "orig_argv": [word for word in sys.orig_argv if "kernel.json" not in word],
     "prefix": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.executable], "env": dict(os.environ),
     "limits": open("/proc/self/limits").read(), "umask": os.umask(0o22), "cwd": os.getcwd(),

@@ -17,7 +17,7 @@ from prims.kernel.text import plain
 INLINE = ("image/png", "image/jpeg", "image/gif", "image/webp")
 LONGEST_TEXT = 20_000
 
-_OBJECT_REPR = re.compile(r"\s*<[\w.]+ object(?: at 0x[0-9a-f]+)?>\s*", re.IGNORECASE)
+_OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>\s*", re.IGNORECASE)
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,50}/[a-z0-9][\w.+-]{0,80}", re.IGNORECASE)
 _MOST_FORMS = 8
 # Only of use to a page that is alive.

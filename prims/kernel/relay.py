@@ -230,7 +230,7 @@ class Relay:
             if read.told:
                 await self._feed(self._result, read.text)
         elif shown.display.told:
-            await self._feed(self._story, read.text + "\n")
+            await self._feed(self._story, read.text if read.text.endswith("\n") else read.text + "\n")
         if not result or read.forms or shown.id:
             self._add(shown)
 

@@ -116,20 +116,20 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
     """One result within the budgets of a reply; `structured` follows OUTPUT_SCHEMA."""
     error = result.error
     untold = [d for d in result.displays if not d.told]
-    display_text = "\n".join(d.text for d in untold if d.text)
+    texts = [_cost_str(d.text) for d in untold]
     wants = [
         _cost(result.story),
         _cost(result.stderr),
         _cost(result.result),
         _cost_str(error.traceback + error.value) if error else 0,
-        _cost_str(display_text),
+        sum(texts),
     ]
     shares = share(settings.reply_chars, wants)
     story, stderr, value = (
         _fit(text, room) for text, room in zip((result.story, result.stderr, result.result), shares, strict=False)
     )
     stdout = _fit(result.stdout, shares[0])
-    per_display = max(80, shares[4] // max(1, len(untold)))
+    rooms = {id(d): max(80, room) for d, room in zip(untold, share(shares[4], texts), strict=True)}
 
     parts: list[str] = []
     if result.status != "ok":
@@ -146,7 +146,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
         if not any(error.name in line for line in shown.splitlines()):
             shown = f"{shown}\n{error.name}: {error_value}".strip("\n")
         parts += _section("error", shown)
-    parts += _section("shown", _display_lines(result, untold, per_display))
+    parts += _section("shown", _display_lines(result, untold, rooms))
     parts += _section("files", _artifact_lines(result))
     parts += _section("hints", "\n".join(f"- {plain(hint)}" for hint in result.feedback))
     took = sum(result.seconds.values())
@@ -157,7 +157,7 @@ def render(result: RunResult, session_id: str, settings: Settings) -> Rendered:
         "stdout": stdout,
         "stderr": stderr,
         "result": value,
-        "displays": _all_display_fields(result.displays, session_id, per_display),
+        "displays": _all_display_fields(result.displays, session_id, rooms),
         "artifacts": [
             {
                 "name": a.name,
@@ -206,10 +206,10 @@ def _fit_str(text: str, room: int) -> str:
     return text if cost <= room else shorten_str(text, max(200, room * len(text) // max(1, cost)))
 
 
-def _display_lines(result: RunResult, untold: list[Display], most: int) -> str:
+def _display_lines(result: RunResult, untold: list[Display], rooms: dict[int, int]) -> str:
     lines = []
     for display in untold[:_MOST_LISTED]:
-        text = _fit_str(plain(display.text), most)
+        text = _fit_str(plain(display.text), rooms[id(display)])
         if display.path is None and display.text:
             lines.append(f"- {text}")
             continue
@@ -248,14 +248,14 @@ def _artifact_lines(result: RunResult) -> str:
     return "\n".join(lines)
 
 
-def _all_display_fields(displays: tuple[Display, ...], session_id: str, most: int) -> list[dict[str, Any]]:
+def _all_display_fields(displays: tuple[Display, ...], session_id: str, rooms: dict[int, int]) -> list[dict[str, Any]]:
     """At most 40 displays; those whose text stands in the story give way to the others, and share less room."""
     spare = max(0, _MOST_LISTED - sum(not d.told for d in displays))
     told = [d for d in displays if d.told]
     kept = {id(d) for d in told[:spare]}
     room = _TOLD_CHARS // max(1, len(kept))
     listed = [d for d in displays if not d.told or id(d) in kept][:_MOST_LISTED]
-    return [_display_fields(d, session_id, room if d.told else most) for d in listed]
+    return [_display_fields(d, session_id, rooms.get(id(d), room)) for d in listed]
 
 
 def _display_fields(display: Display, session_id: str, most: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
 
-from prims_kernel import figures, network, once, order, shell, streams
+from prims_kernel import figures, libraries, network, once, order, shell, streams
 from prims_kernel.shell import OnceShell, ScriptCompiler
 
 CRASH_FILE = "crash.log"
@@ -82,6 +82,10 @@ class OnceApp(App):
     @default("session")  # type: ignore[untyped-decorator]
     def _session_default(self) -> order.OrderedSession:
         return order.OrderedSession(parent=self)
+
+    def init_gui_pylab(self) -> None:
+        super().init_gui_pylab()
+        libraries.install()
 
     def init_io(self) -> None:
         streams.install()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
+
+from prims_kernel import imports
 
 INLINE = "module://matplotlib_inline.backend_inline"
 
@@ -22,58 +19,13 @@ def install(shell: Any) -> None:
     """Arrange for matplotlib to be set up when, and only when, the code imports it."""
     global _shell
     _shell = shell
-    sys.meta_path.insert(
-        0,
-        _AfterImport(
-            {
-                "matplotlib": _set_up,
-                "matplotlib.pyplot": _set_up_pyplot,
-                "matplotlib_inline.backend_inline": _set_up_inline,
-            }
-        ),
+    imports.after(
+        {
+            "matplotlib": _set_up,
+            "matplotlib.pyplot": _set_up_pyplot,
+            "matplotlib_inline.backend_inline": _set_up_inline,
+        }
     )
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls a function on a module right after it was imported, once."""
-
-    def __init__(self, hooks: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.hooks = hooks
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        hook = self.hooks.pop(name, None)
-        if hook is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _HookedLoader(spec.loader, hook)
-        return spec
-
-
-class _HookedLoader(Loader):
-    """Another loader, and what to do afterwards."""
-
-    def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._hook = hook
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        # The user's import must not fail because a version of the library has moved something.
-        with contextlib.suppress(Exception):
-            self._hook(module)
 
 
 def _set_up(matplotlib: Any) -> None:

@@ -8,13 +8,15 @@ text came before. The mark is an OSC sequence, which the reader removes from tex
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import threading
 from typing import Any
 
 from jupyter_client.session import Session
 
-from prims_kernel import streams
+from prims_kernel import streams, twins
 
 ORDERED = {"display_data", "update_display_data", "execute_result", "clear_output", "error"}
 KEY = "prims_order"
@@ -45,15 +47,40 @@ def mark() -> int:
         return _count
 
 
+def _json(value: Any) -> Any:
+    """A value as JSON can carry it: what JSON does not know becomes null or text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return _plain(value, 0)
+    return value
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > 50:
+        return "..."
+    match value:
+        case None | bool() | str() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(inner, depth + 1) for inner in value]
+    return str(value)
+
+
 def _bounded(content: dict[str, Any]) -> dict[str, Any]:
     """The content without data that is too large to travel."""
     data = content.get("data")
     if not isinstance(data, dict):
         return content
-    sizes = {mime: len(v) if isinstance(v, (str, bytes)) else len(str(v)) for mime, v in data.items()}
+    data = {str(mime): value if isinstance(value, (str, bytes)) else _json(value) for mime, value in data.items()}
+    sizes = {mime: len(v) if isinstance(v, (str, bytes)) else len(json.dumps(v)) for mime, v in data.items()}
     large = {mime: size for mime, size in sizes.items() if size > LARGEST}
     if not large:
-        return content
+        return {**content, "data": data}
     note = "; ".join(f"{mime} of {size / 1e6:.0f} MB was too large to show" for mime, size in large.items())
     kept = {mime: v for mime, v in data.items() if mime not in large}
     kept["text/plain"] = f"{str(kept.get('text/plain', ''))[:1000]}\n[{note}: save it to a file in output/]".strip()
@@ -76,9 +103,9 @@ class OrderedSession(Session):  # type: ignore[misc]
             return _from_child(msg_or_type, content)
         if isinstance(msg_or_type, dict):
             if msg_or_type.get("header", {}).get("msg_type") in ORDERED:
-                msg_or_type["content"] = _bounded(msg_or_type["content"])
+                msg_or_type["content"] = _bounded(twins.complete(msg_or_type["content"]))
                 msg_or_type["metadata"] = {**msg_or_type.get("metadata", {}), KEY: mark()}
         elif msg_or_type in ORDERED:
-            content = _bounded(content or {})
+            content = _bounded(twins.complete(content or {}))
             kwargs["metadata"] = {**(kwargs.get("metadata") or {}), KEY: mark()}
         return super().send(stream, msg_or_type, content, *args, **kwargs)

@@ -138,6 +138,7 @@ def _modules_of_a_kernel() -> list[str]:
     import asyncio
 
     from prims_kernel import app
+    from prims_kernel.twins import bundles, figures, media, plots, specs, tables  # noqa: F401 (a first use)
 
     folder = tempfile.mkdtemp()
     ports = {f"{name}_port": n for n, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)}

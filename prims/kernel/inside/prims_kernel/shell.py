@@ -18,9 +18,10 @@ import ipykernel.zmqshell
 import IPython.core.interactiveshell
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.error import UsageError
+from IPython.core.formatters import DisplayFormatter
 from traitlets import Type
 
-from prims_kernel import streams
+from prims_kernel import streams, twins
 
 SCRIPT = "main.py"
 
@@ -140,11 +141,38 @@ def _text(value: BaseException) -> str:
         return f"(the error's own text could not be made: {type(problem).__name__})"
 
 
+def _brief(value: BaseException) -> str:
+    return f"{type(value).__name__}: {_text(value)}".partition("\n")[0][:300]
+
+
 class QuietDisplayHook(ipykernel.zmqshell.ZMQShellDisplayHook):  # type: ignore[misc]
     """Shows no value behind which a semicolon stands, as notebooks do."""
 
     def quiet(self) -> bool:
         return bool(self.semicolon_at_end_of_expression(self.shell.source))
+
+
+class TellingFormatter(DisplayFormatter):  # type: ignore[misc]
+    """Puts what a value shows into words too, where its own text says little."""
+
+    def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        shell, failed = self.parent, []
+        # A form that cannot be made is no failure of the code as long as there is another.
+        shell.showtraceback = lambda exc_tuple=None, *args, **kwargs: failed.append(exc_tuple or sys.exc_info())
+        try:
+            with twins.around(obj):
+                data, metadata = super().format(obj, include, exclude)
+        finally:
+            del shell.showtraceback
+        for kind, value, tb in failed:
+            if value is not None and "text/plain" in data:
+                print(f"{type(obj).__name__} cannot be shown in every form: {_brief(value)}", file=sys.stderr)
+            else:
+                shell.showtraceback((kind, value, tb))
+        twin = twins.of(obj) if data else None
+        if twin is not None:
+            twins.add(twin, data, metadata)
+        return data, metadata
 
 
 # The class keeps its well-known name: libraries look at it to learn that they run in a notebook.
@@ -153,6 +181,10 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
 
     displayhook_class = Type(QuietDisplayHook)
     source = ""
+
+    def init_display_formatter(self) -> None:
+        self.display_formatter = TellingFormatter(parent=self)
+        self.configurables.append(self.display_formatter)
 
     def init_environment(self) -> None:
         os.environ.update(TERM="dumb", NO_COLOR="1", PAGER="cat", GIT_PAGER="cat")

@@ -1,0 +1,92 @@
+"""Words for bundles that come without a useful text of their own, whoever made them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from prims_kernel.twins import Twin
+from prims_kernel.twins.words import count, short, some
+
+_OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>\s*", re.IGNORECASE)
+_MOST_JSON = 3000
+_MOST_SVG = 200_000
+
+
+def describe(data: dict[str, Any]) -> Twin | None:
+    """The twin of a bundle, or None when its own text will do."""
+    for mime, value in data.items():
+        if isinstance(value, dict) and mime.startswith("application/vnd.plotly"):
+            from prims_kernel.twins import specs
+
+            return Twin(specs.plotly(value), summary=True)
+        if isinstance(value, dict) and mime.startswith("application/vnd.vega"):
+            from prims_kernel.twins import specs
+
+            return Twin(specs.vega(value), summary=True)
+    text = data.get("text/plain")
+    if isinstance(text, str) and text and not _OBJECT_REPR.fullmatch(text):
+        return None
+    if "text/markdown" in data or "text/latex" in data:
+        return None
+    if "application/json" in data:
+        return _json(data["application/json"])
+    if isinstance(data.get("image/svg+xml"), str):
+        return _svg(data["image/svg+xml"])
+    if isinstance(data.get("text/html"), str):
+        from prims_kernel.twins import markup
+
+        text, whole = markup.readable(data["text/html"])
+        return Twin(text, summary=not whole) if text else None
+    return None
+
+
+def _json(value: Any) -> Twin:
+    """What a JSON value holds, then as much of it as fits."""
+    whole = json.dumps(value, ensure_ascii=False, default=str)
+    if len(whole) <= 300:
+        return Twin(whole)
+    if len(whole) <= _MOST_JSON:
+        return Twin(f"{_shape(value)}\n{whole}")
+    begin = f"{_shape(value)}\n{whole[:_MOST_JSON]}"
+    return Twin(f"{begin} [... {len(whole) - _MOST_JSON:,} more characters]", summary=True)
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        fields = (f"{short(key, 40)} ({_kind(inner)})" for key, inner in list(value.items())[:20])
+        return f"JSON object with {count(len(value), 'key')}: {some(fields, 20, len(value))}"
+    if isinstance(value, list):
+        kinds = list(dict.fromkeys(_kind(inner) for inner in value[:1000]))
+        return f"JSON list with {count(len(value), 'element')}: {some(kinds, 6)}"
+    return f"JSON {_kind(value)}"
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case list():
+            return f"list of {len(value)}"
+        case dict():
+            return "object with " + (some((short(key, 20) for key in value), 6) or "nothing")
+        case _:
+            return type(value).__name__
+
+
+def _svg(source: str) -> Twin:
+    """A drawing: its size and the texts in it."""
+    head = re.search(r"<svg\b[^>]{0,2000}", source)
+    attributes = dict(re.findall(r'\b(width|height|viewBox)="([^"]{1,60})"', head[0])) if head else {}
+    size = " x ".join(attributes[name] for name in ("width", "height") if name in attributes)
+    texts = re.findall(r"<(?:text|title|tspan)\b[^<>]{0,1000}>([^<>]{1,200})<", source[:_MOST_SVG])
+    words = list(dict.fromkeys(short(text, 40) for text in texts if text.strip()))
+    parts = ["SVG drawing", size or (f"view {attributes['viewBox']}" if "viewBox" in attributes else "")]
+    return Twin(", ".join(filter(None, parts)) + (f"; texts: {some(words, 30)}" if words else ""), summary=True)
