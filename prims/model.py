@@ -209,7 +209,8 @@ class Display(Form):
     and markdown have no file: `text` is all of them, as it is the plain form of all else, for a reader without eyes.
     `told` says that this text stands in the story, or in the result, already; then the files are for programs only, and
     lie in a folder that nobody is told of. `is_result` marks the value of the last expression. `after` is how many
-    characters of standard output came before. `inline` is what goes with the reply, of a picture that fits.
+    characters of standard output came before. `inline` is what goes with the reply of a picture, `trouble` says
+    why nothing does.
     """
 
     text: str = ""
@@ -220,6 +221,7 @@ class Display(Form):
     is_result: bool = False
     after: int = 0
     inline: Picture | None = None
+    trouble: str = ""
 
 
 def stored(display: Display) -> tuple[Form, ...]:

@@ -30,7 +30,7 @@ from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
 from prims.kernel.looking import Look
-from prims.kernel.pictures import attach
+from prims.kernel.pictures import attached, plan
 from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
 from prims.kernel.text import CODE_FILE
@@ -38,10 +38,12 @@ from prims.kernel.venv import join_venv
 from prims.model import (
     Cell,
     CodeError,
+    Display,
     Emit,
     Limits,
     Phase,
     PhaseEvent,
+    Picture,
     RunRequest,
     RunResult,
     SandboxSpec,
@@ -178,6 +180,7 @@ class LocalEngine:
                 offset=offset,
                 limit=limit,
                 image_bytes=self._settings.image_bytes,
+                image_edge=self._settings.image_pixels,
             )
 
     async def prepare(self) -> None:
@@ -218,7 +221,7 @@ class LocalEngine:
         finally:
             self._leftovers.close(stack)
             self._spares.prepare(key, _ALONE_SECONDS)
-        displays = await anyio.to_thread.run_sync(attach, relay.displays, spec.spool, spec.pictures)
+        displays = await self._with_pictures(relay.displays, spec) if relay.displays else ()
         status, error, cause = _judge(ending or Ending(stopped=stop.reason), relay.error, spec, stop.detail)
         return RunResult(
             status=status,
@@ -237,6 +240,19 @@ class LocalEngine:
             blocked=ending.blocked if ending and walls.name != "none" else (),
             feedback=(*(environment.notes if environment else ()), *_network_met(ending, spec)),
         )
+
+    async def _with_pictures(self, displays: tuple[Display, ...], spec: SandboxSpec) -> tuple[Display, ...]:
+        """The displays with their pictures, drawn anew by the confined helper where they are not fit to be sent."""
+        planned = await anyio.to_thread.run_sync(plan, displays, spec.spool, spec.pictures)
+        drawn: dict[str, Picture | str] = {}
+        if planned.redrawn:
+            walls, environment = await self.walls(), await self._environments.base()
+            async with self._looking:
+                drawn = await looking.redraw(
+                    walls, environment, self._state, spec.spool, planned.redrawn,
+                    uid=spec.uid, limits=spec.request.limits, edge=spec.pictures.edge,
+                )  # fmt: skip
+        return attached(displays, planned, drawn)
 
     async def _environment(self, spec: SandboxSpec, clock: _Clock) -> Environment:
         if spec.request.requirements:

@@ -7,6 +7,7 @@ import binascii
 import json
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -151,13 +152,26 @@ def pixels(raw: bytes, mime: str) -> tuple[int | None, int | None]:
 
 
 def whole(raw: bytes, mime: str) -> bool:
-    """Whether a picture of one of the INLINE types ends as such a file ends: cheap signs, nothing is decoded."""
+    """Whether a picture of one of the INLINE types came whole, by cheap signs: nothing is decoded."""
     match mime:
         case "image/png":
-            return raw.endswith(b"IEND\xae\x42\x60\x82") and b"IDAT" in raw[:4096]
+            return _whole_png(raw)
         case "image/jpeg":
             return raw.rstrip(b"\0").endswith(b"\xff\xd9")
         case "image/gif":
             return raw.rstrip(b"\0").endswith(b";")
         case _:
             return len(raw) >= int.from_bytes(raw[4:8], "little") + 8
+
+
+def _whole_png(raw: bytes) -> bool:
+    """Whether all chunks up to the last are there, with their checksums."""
+    at = 8
+    while at + 12 <= len(raw):
+        end = at + 12 + int.from_bytes(raw[at : at + 4], "big")
+        if end > len(raw) or zlib.crc32(raw[at + 4 : end - 4]) != int.from_bytes(raw[end - 4 : end], "big"):
+            return False
+        if raw[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end
+    return False

@@ -13,7 +13,7 @@ import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.environment import Environment
 from prims.kernel.folders import KERNEL_FILES
 from prims.kernel.text import plain
-from prims.model import Limits
+from prims.model import Limits, Picture
 from prims.trees import remove_tree
 
 PREVIEW_CHARS = 8000
@@ -121,13 +121,14 @@ async def look(
     offset: int = 0,
     limit: int = PREVIEW_CHARS,
     image_bytes: int = IMAGE_BYTES,
+    image_edge: int = IMAGE_EDGE,
 ) -> Look:
     """Look at the file `relative` (posix) below `root`, which nobody but the server can move; links are not followed.
 
     "describe" gives the facts with at most a few rows or lines, "preview" up to `limit` characters (at most 50,000)
-    from `offset` on, or a picture of at most `image_bytes`. `scratch` is a private folder for temporary files, `uid`
-    the session's uid where the walls drop the uid, and `limits` those of the session's runs: the helper gets less, and
-    never more than 10 seconds and 1 GB.
+    from `offset` on, or a picture within `image_bytes` and `image_edge` pixels. `scratch` is a private folder for
+    temporary files, `uid` the session's uid where the walls drop the uid, and `limits` those of the session's runs: the
+    helper gets less, and never more than 10 seconds and 1 GB.
 
     Whatever the file does to the helper, there is an answer: at worst one of kind "binary" whose note begins with
     "could not be looked at". On cancellation the helper is killed before this returns. Any number may run at once;
@@ -140,7 +141,6 @@ async def look(
     try:
         box = _box(folder, root, environment, limits, uid)
         places = walls.places(box)
-        memory = box.limits.memory_bytes
         question = {
             "root": places.mounts,
             "relative": relative,
@@ -148,10 +148,8 @@ async def look(
             "offset": min(max(0, offset), _LARGEST),
             "limit": min(max(200, limit), MOST_CHARS),
             "image_bytes": image_bytes,
-            "image_edge": IMAGE_EDGE,
-            "memory": memory and memory * 9 // 10,
-            "seconds": (box.limits.run_seconds or SECONDS) * 0.8,
-            "layers": list(places.layers),
+            "image_edge": image_edge,
+            **_bounds(box, places),
         }
         reply, trouble = await _ask(walls, box, places, json.dumps(question))
         if not trouble:
@@ -165,7 +163,72 @@ async def look(
             await anyio.to_thread.run_sync(remove_tree, folder)
 
 
+async def redraw(
+    walls: Walls,
+    environment: Environment,
+    scratch: Path,
+    root: Path,
+    wanted: Mapping[str, int],
+    *,
+    uid: int | None,
+    limits: Limits,
+    edge: int,
+) -> dict[str, Picture | str]:
+    """Draw pictures anew, all in one helper: files of `root` by name, each within so many bytes.
+
+    Gives for each a PNG or JPEG of at most `edge` pixels, or a short reason why there is none. Otherwise as `look`.
+    """
+    folder = await anyio.to_thread.run_sync(_make_folder, scratch, uid)
+    try:
+        # The helper may have another uid than the one that alone could read what was spooled.
+        await anyio.to_thread.run_sync(_open_to_all, root, list(wanted))
+        box = _box(folder, root, environment, limits, uid)
+        places = walls.places(box)
+        question = {
+            "root": places.mounts,
+            "want": "redraw",
+            "pictures": list(wanted.items()),
+            "image_edge": edge,
+            **_bounds(box, places),
+        }
+        reply, trouble = await _ask(walls, box, places, json.dumps(question))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove_tree, folder)
+    drawn: dict[str, Picture | str] = dict.fromkeys(wanted, trouble or "the helper answered nonsense")
+    if not trouble:
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            answers = _list(json.loads(reply)["pictures"], len(wanted))
+            for (name, room), answer in zip(wanted.items(), answers, strict=True):
+                drawn[name] = _drawn(answer, room)
+    return drawn
+
+
+def _drawn(answer: Any, room: int) -> Picture | str:
+    image, mime = _image(answer, room)
+    if image is None or mime is None:
+        return _name(answer["note"], 300)
+    return Picture(image, mime, _int(answer["width"]), _int(answer["height"]))
+
+
+def _open_to_all(root: Path, names: Sequence[str]) -> None:
+    """Let others read these files of a private folder: the folder that holds it is private too."""
+    root.chmod(0o755)
+    for name in names:
+        (root / name).chmod(0o644)
+
+
 # ---------------------------------------------------------------------------------------------- the helper
+
+
+def _bounds(box: Box, places: Places) -> dict[str, Any]:
+    """What the helper sets itself, below what the walls would end it for."""
+    memory = box.limits.memory_bytes
+    return {
+        "memory": memory and memory * 9 // 10,
+        "seconds": (box.limits.run_seconds or SECONDS) * 0.8,
+        "layers": list(places.layers),
+    }
 
 
 def _make_folder(scratch: Path, uid: int | None) -> Path:

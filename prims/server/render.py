@@ -57,6 +57,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
                     "width": _COUNT,
                     "height": _COUNT,
                     "text": {"type": "string", "description": "What is shown, in words."},
+                    "attached": {"type": "boolean", "description": "Whether the next image block is of it."},
                     "result": {"type": "boolean", "description": "Whether it is the value of the last expression."},
                     "after": {**_COUNT, "description": "Characters of stdout that came before it."},
                     "alternatives": {
@@ -229,10 +230,10 @@ def _display_lines(result: RunResult, untold: list[Display], rooms: dict[int, in
 
 def _attached(display: Display) -> str:
     """Whether a picture goes with the reply, in words."""
-    if not display.mime.startswith("image/") or display.mime == "image/svg+xml":
+    if not display.mime.startswith("image/") or (display.mime == "image/svg+xml" and not display.inline):
         return ""
     if display.inline is None:
-        return ", not attached"
+        return f", not attached ({plain(display.trouble)})" if display.trouble else ", not attached"
     small = display.inline
     same = (small.width, small.height) == (display.width, display.height)
     return ", attached" if same else f", attached as {small.width}x{small.height} px"
@@ -262,6 +263,8 @@ def _display_fields(display: Display, session_id: str, most: int) -> dict[str, A
     fields = _form_fields(display, session_id)
     if display.width and display.height:
         fields |= {"width": display.width, "height": display.height}
+    if display.inline is not None:
+        fields["attached"] = True
     if display.is_result:
         fields["result"] = True
     if display.text and not (display.is_result and display.told):  # else it is the result

@@ -1,4 +1,4 @@
-"""What is asked about a file, and what is answered: every string short, every list bounded."""
+"""What is asked about files, and what is answered: every string short, every list bounded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class Ask:
 
     def __init__(self, question: dict[str, Any]) -> None:
         self.root: str = question["root"]
-        self.relative: str = question["relative"]
-        self.brief: bool = question["want"] == "describe"
-        self.offset: int = question["offset"]
-        self.limit: int = question["limit"]
-        self.image_bytes: int = question["image_bytes"]
+        self.want: str = question["want"]
+        self.pictures: list[tuple[str, int]] = question.get("pictures", [])
+        self.relative: str = question.get("relative", "")
+        self.brief: bool = self.want == "describe"
+        self.offset: int = question.get("offset", 0)
+        self.limit: int = question.get("limit", 0)
+        self.image_bytes: int = question.get("image_bytes", 0)
         self.image_edge: int = question["image_edge"]
         self.memory: int | None = question["memory"]
         self.seconds: float = question["seconds"]

@@ -14,7 +14,7 @@ from look.source import Source, Unusable, open_beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 
 class TimeUp(BaseException):
@@ -24,8 +24,10 @@ class TimeUp(BaseException):
 def main(question: str) -> NoReturn:
     """Answer one question on standard output and end the process."""
     ask = Ask(json.loads(question))
-    answer = Answer()
     _bound(ask)
+    if ask.want == "redraw":
+        _reply({"pictures": _redrawn(ask)})
+    answer = Answer()
     try:
         look(answer, ask)
     except Unusable as error:
@@ -38,8 +40,26 @@ def main(question: str) -> NoReturn:
     except Exception as error:  # hostile bytes find faults in every library
         words = one_line(short(f"{type(error).__name__}: {error}", 200))
         answer.note(f"could not be looked at: {words}")
+    _reply(answer.fields())
+
+
+def _redrawn(ask: Ask) -> list[dict[str, Any]]:
+    """All the pictures that are wanted; those for which the time is too short without one."""
+    from look import pictures
+
+    done: list[dict[str, Any]] = []
+    try:
+        for name, room in ask.pictures:
+            done.append(pictures.redrawn(ask, name, room))
+    except TimeUp:
+        pass
+    rest = {"image": None, "note": f"drawing the pictures anew was stopped after {ask.seconds:g} s"}
+    return done + [rest] * (len(ask.pictures) - len(done))
+
+
+def _reply(fields: dict[str, Any]) -> NoReturn:
     signal.setitimer(signal.ITIMER_REAL, 0)
-    data = json.dumps(answer.fields()).encode("ascii")
+    data = json.dumps(fields).encode("ascii")
     while data:
         data = data[os.write(1, data) :]
     os._exit(0)  # what libraries want to do at the end is of no use to anybody

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import struct
+from io import BytesIO
 
-from look.answer import Answer, Ask, size_of
-from look.source import Source, Window
+from look.answer import Answer, Ask, one_line, short, size_of
+from look.source import Source, Unusable, Window, open_beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 # Decoded, four bytes a pixel, and once more while it is made smaller.
 _MOST_PIXELS = 64_000_000
+_MOST_MARKUP = 4 << 20
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "ICO")
 
 
@@ -25,9 +29,11 @@ def picture(answer: Answer, ask: Ask, source: Source, words: str) -> None:
     if not ask.brief or size is None:
         try:
             _drawn(answer, ask, source)
+        except MemoryError:
+            raise
+        except Unusable as error:
+            answer.note(str(error))
         except Exception as error:  # Pillow has as many errors as formats
-            if isinstance(error, MemoryError):
-                raise
             answer.note(f"the picture cannot be shown: {type(error).__name__}: {error}")
     pixels = f", {answer.width:,} × {answer.height:,} pixels" if answer.width and answer.height else ""
     answer.text = f"{words}{pixels}"
@@ -65,21 +71,122 @@ def _size_of_jpeg(head: bytes) -> tuple[int, int] | None:
 def _drawn(answer: Answer, ask: Ask, source: Source) -> None:
     ask.allow_layers()
     try:
-        from PIL import Image, ImageOps  # type: ignore[import-not-found, unused-ignore]
+        from PIL import Image  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         answer.note("showing it needs the package pillow")
         return
     Image.MAX_IMAGE_PIXELS = None  # judged below, where its size can be told
     image: Any = Image.open(Window(source), formats=_FORMATS)
-    width, height = image.size
-    answer.width, answer.height = width, height
+    answer.width, answer.height = image.size
     if ask.brief:
         return
-    edge = ask.image_edge
+    small, mime = _small(image, ask.image_edge, ask.image_bytes, lossless=answer.mime != "image/jpeg")
+    answer.image, answer.image_mime = _base64(small), mime
+
+
+def redrawn(ask: Ask, name: str, room: int) -> dict[str, Any]:
+    """The picture of that name within `room` bytes, or a note that says why not."""
+    try:
+        descriptor, size = open_beneath(ask.root, name)
+        source = Source(descriptor, size)
+        ask.allow_layers()
+        from PIL import Image
+
+        Image.MAX_IMAGE_PIXELS = None
+        if name.endswith(".svg"):
+            file: Any = _rastered(source, ask)
+        else:
+            file = Window(source)
+        image: Any = Image.open(file, formats=_FORMATS)
+        data, mime = _small(image, ask.image_edge, room, lossless=image.format != "JPEG")
+        with Image.open(BytesIO(data)) as copy:
+            width, height = copy.size
+    except ImportError as error:
+        return {"image": None, "note": f"that needs the package {error.name}"}
+    except MemoryError:
+        return {"image": None, "note": "it takes too much memory"}
+    except Unusable as error:
+        return {"image": None, "note": one_line(short(str(error), 200))}
+    except Exception as error:  # Pillow has as many errors as formats
+        words = "it is no picture" if type(error).__name__ == "UnidentifiedImageError" else str(error)
+        return {"image": None, "note": one_line(short(f"it cannot be read: {words}", 200))}
+    return {"image": _base64(data), "image_mime": mime, "width": width, "height": height}
+
+
+def _rastered(source: Source, ask: Ask) -> BytesIO:
+    """An SVG as a PNG, made in a process of its own: the renderer aborts where others raise."""
+    import resvg_py  # type: ignore[import-not-found, unused-ignore]
+
+    if source.size > _MOST_MARKUP:
+        raise Unusable("there is too much of it")
+    drawing = source.at(0, _MOST_MARKUP).decode("utf-8", "replace")
+    width, height = _within(_size_of_drawing(drawing), ask.image_edge)
+    fonts = [f"{layer}/matplotlib/mpl-data/fonts/ttf" for layer in ask.layers]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            png = resvg_py.svg_to_bytes(
+                svg_string=drawing, width=width, height=height, background="white", skip_system_fonts=True,
+                font_dirs=fonts, font_family="DejaVu Sans", sans_serif_family="DejaVu Sans",
+                serif_family="DejaVu Serif", monospace_family="DejaVu Sans Mono",
+            )  # fmt: skip
+            with open(writer, "wb") as file:
+                file.write(bytes(png))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        png = file.read()
+    os.waitpid(child, 0)
+    if not png:
+        raise Unusable("the drawing is not valid")
+    return BytesIO(png)
+
+
+def _size_of_drawing(drawing: str) -> tuple[float, float]:
+    """Width and height of an SVG in its own units, as its first tag says."""
+    tag = re.search(r"<(?:\w+:)?svg\b[^>]{0,4000}", drawing)
+    if tag is None:
+        raise Unusable("there is no drawing in it")
+    named = dict(re.findall(r"""\b(width|height|viewBox)\s*=\s*["']([^"']{1,80})["']""", tag[0]))
+    box = [float(number) for number in re.findall(r"-?[\d.]+(?:e-?\d+)?", named.get("viewBox", ""))]
+    lengths = {name: re.fullmatch(r"\s*([\d.]+)\s*(px|pt|mm|cm|in)?\s*", named.get(name, "")) for name in named}
+    units = {"px": 1.0, "pt": 4 / 3, "mm": 96 / 25.4, "cm": 96 / 2.54, "in": 96.0, None: 1.0}
+    found = [float(m[1]) * units[m[2]] if (m := lengths.get(name)) else 0.0 for name in ("width", "height")]
+    if len(box) == 4 and box[2] > 0 and box[3] > 0:
+        if not found[0]:
+            found[0] = found[1] * box[2] / box[3] if found[1] else box[2]
+        found[1] = found[1] or found[0] * box[3] / box[2]
+    return found[0] or 300.0, found[1] or 150.0
+
+
+def _within(size: tuple[float, float], edge: int) -> tuple[int, int]:
+    """Pixels for a drawing of some size: enough to be read, and no more than `edge`."""
+    longer = max(size)
+    scale = min(max(1.0, 600 / longer), edge / longer)
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def _base64(data: bytes) -> str:
+    from binascii import b2a_base64
+
+    return b2a_base64(data, newline=False).decode()
+
+
+def _small(image: Any, edge: int, most: int, *, lossless: bool) -> tuple[bytes, str]:
+    """A picture within so many pixels and bytes, encoded anew, and its type.
+
+    Raises:
+        Unusable: it cannot be made so; Pillow raises much else.
+    """
+    from PIL import ImageOps  # type: ignore[import-not-found, unused-ignore]
+
+    width, height = image.size
     image.draft("RGB", (edge, edge))  # a JPEG is decoded at a fraction of its size, when that is enough
     if image.size[0] * image.size[1] > _MOST_PIXELS:
-        answer.note(f"too many pixels to be shown: {width:,} × {height:,}")
-        return
+        raise Unusable(f"too many pixels to be shown: {width:,} × {height:,}")
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
@@ -87,13 +194,10 @@ def _drawn(answer: Answer, ask: Ask, source: Source) -> None:
     if max(image.size) > edge:
         image = _colours(image)
         image.thumbnail((edge, edge))
-    data, mime = _encoded(image, ask.image_bytes, lossless=answer.mime != "image/jpeg")
+    data, mime = _encoded(image, most, lossless=lossless)
     if data is None:
-        answer.note(f"it cannot be made smaller than {size_of(ask.image_bytes)}")
-        return
-    from binascii import b2a_base64
-
-    answer.image, answer.image_mime = b2a_base64(data, newline=False).decode(), mime
+        raise Unusable(f"it cannot be made smaller than {size_of(most)}")
+    return data, mime
 
 
 def _colours(image: Any) -> Any:
@@ -115,7 +219,6 @@ def _in_eight_bits(image: Any) -> Any:
 
 def _encoded(image: Any, most: int, *, lossless: bool) -> tuple[bytes | None, str]:
     """As PNG where that is small enough, else as JPEG, smaller and smaller."""
-    from io import BytesIO
 
     def saved(picture: Any, **options: Any) -> bytes:
         out = BytesIO()
@@ -126,6 +229,10 @@ def _encoded(image: Any, most: int, *, lossless: bool) -> tuple[bytes | None, st
         data = saved(_colours(image) if image.mode == "LA" else image, format="PNG")
         if len(data) <= most:
             return data, "image/png"
+        if len(data) <= 6 * most:  # a drawing: with fewer colours its lines stay sharp
+            data = saved(_on_white(image).quantize(256), format="PNG")
+            if len(data) <= most:
+                return data, "image/png"
     image = _on_white(image)
     for quality in (85, 70, 50):
         data = saved(image, format="JPEG", quality=quality)
