@@ -48,6 +48,7 @@ OWNERS = {
     "uv": ["kernel/uv.py", "doctor.py"],
     "nbformat": ["session/notebook.py", "session/page.py", "notebook_file.py"],
     "nbconvert": ["session/page.py"],
+    "bleach": ["session/page.py"],
     "ray": ["engine/ray.py"],
 }
 

@@ -330,11 +330,16 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
     shown = [Output({"output_type": "display_data", "data": data, "metadata": metadata}) for data in bundles]
     error = {"output_type": "error", "ename": HOSTILE, "evalue": HOSTILE, "traceback": [HOSTILE]}
     run = past(1, code=f"'{HOSTILE}'", outputs=(*shown, stream(HOSTILE), Output(error)), status="error", cause=HOSTILE)
+    notebook = as_notebook([run], {f"{HOSTILE}.csv": Mounted("", 1, "f", None)}, ())
+    markdown = f"# Title\n\n{HOSTILE}\n\n<img src=x onerror=\"{HOSTILE}\"> [a](javascript:alert(1)) `code`"
+    notebook["cells"].append({"cell_type": "markdown", "id": "m", "metadata": {}, "source": markdown})
     page = tmp_path / "page.html"
-    page.write_bytes(convert(as_notebook([run], {f"{HOSTILE}.csv": Mounted("", 1, "f", None)}, ()), "html"))
+    page.write_bytes(convert(notebook, "html"))
     text = page.read_text("utf-8")
     assert HOSTILE not in text
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:|//)", text)
+    assert "<h1" in text and "<code>code</code>" in text and "<td" in text
+    assert "javascript:" not in text
     assert len(text) < 400_000
     browser = which("chromium") or which("chromium-browser") or which("google-chrome")
     if browser is None:

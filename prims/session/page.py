@@ -29,6 +29,14 @@ _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline' 'unsafe-eval' blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
 )
+_TAGS = frozenset(
+    [
+        "a", "abbr", "b", "blockquote", "br", "code", "dd", "del", "div", "dl", "dt", "em", "h1", "h2", "h3", "h4",
+        "h5", "h6", "hr", "i", "img", "li", "ol", "p", "pre", "s", "span", "strong", "sub", "sup", "table", "tbody",
+        "td", "th", "thead", "tr", "ul",
+    ]
+)  # fmt: skip
+_ATTRIBUTES = {"*": ["class", "id", "title", "align"], "a": ["href"], "img": ["src", "alt", "width", "height"]}
 # A frame of another origin cannot be measured from here: it tells its height.
 _FRAME = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; font: 14px/1.4 system-ui, sans-serif; }}
@@ -108,8 +116,18 @@ def convert(data: bytes) -> bytes:
     metadata = {"title": "Session", "language_info": {"name": "python", "pygments_lexer": "ipython3"}}
     plain = {"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells}
     exporter = HTMLExporter(raw_template=_TEMPLATE, sanitize_html=True, anchor_link_text=" ")
+    exporter.register_filter("clean_html", _clean)
     page: str = exporter.from_notebook_node(nbformat.from_dict(plain))[0]
     return page.encode("utf-8", "replace")
+
+
+def _clean(text: str) -> str:
+    """Markdown's HTML, and that of highlighted code, without what could act. (nbconvert's own knows few tags.)"""
+    import bleach
+
+    return str(
+        bleach.clean(str(text), tags=_TAGS, attributes=_ATTRIBUTES, protocols=("http", "https", "mailto", "data"))
+    )
 
 
 def _caption(prims: Any) -> str:
