@@ -1,4 +1,4 @@
-"""Attempts to get out of a sandbox, as plain data: nothing here runs by itself.
+"""Attempts to get out of a sandbox, as plain data. `python -m tests.probes` writes their table in docs/security.md.
 
 `program` makes the code of one call of run_code that makes many of them. Each finds what it looks for in `W`, the facts
 of `World`, and the helpers below. It prints one line: BLOCKED and why, or ESCAPED and what it got; a probe of a limit
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
+
+from tests import forgeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Probe:
     code: str
     expected: str = "BLOCKED"
     needs: str | None = None
+    only: str | None = None  # the walls that it is about, where others have no such thing
 
     def expected_in(self, isolation: str) -> str:
         """The word that it must print in walls of this name."""
@@ -49,6 +53,7 @@ W = SimpleNamespace(**FACTS)
 # Where things are inside; the mounts hold data.csv.
 W.workspace, W.mounts, W.venv = os.getcwd(), os.path.realpath("mounts"), sys.prefix
 W.kernel = os.path.dirname(os.path.dirname(sys.modules["prims_kernel.app"].__file__))
+W.layer = os.path.dirname(os.path.dirname(sys.modules["IPython"].__file__))
 W.home, W.tmp = os.environ["HOME"], os.environ["TMPDIR"]
 C = ctypes.CDLL(None, use_errno=True)
 C.syscall.restype = ctypes.c_long
@@ -117,14 +122,28 @@ FILES = [
         ("read_server_users_secret", "read(W.secret)"),
         ("stat_secret", "os.stat(W.secret)"),
         ("hardlink_secret", "os.link(W.secret, W.workspace + '/output/secret')"),
+        ("rename_secret", "os.rename(W.secret, W.workspace + '/secret')"),
+        ("truncate_secret", "os.truncate(W.secret, 0)"),
+        ("read_secret_by_own_root", "read('/proc/self/root' + W.secret)"),
+        ("read_secret_by_parents", "read('../' * 20 + W.secret)"),
+        ("write_beside_secret", "make(os.path.dirname(W.secret) + '/evil')"),
         ("read_etc_shadow", "read('/etc/shadow')"),
+        ("read_kernel_memory", "read('/proc/kcore')"),
+        ("watch_other_session", "kernel(254, kernel(294, 0), W.other_files.encode(), 0xFFF)"),
+        ("read_key_of_other_session", "read(os.path.dirname(W.other_socket) + '/kernel.json')"),
         ("list_root_home", "os.listdir('/root')"),
         ("list_real_home_dirs", "os.listdir(os.path.dirname(os.path.dirname(W.secret)))"),
         ("read_other_session_workspace", "read(W.other_files + '/secret.txt')"),
         ("list_all_runs", "os.listdir(W.runs)"),
         ("write_venv", "make(W.venv + '/evil.pth')"),
         ("write_kernel_files", "make(W.kernel + '/evil.py')"),
+        ("write_layer", "make(W.layer + '/evil.py')"),
+        ("overwrite_module_of_layer", "os.open(W.layer + '/IPython/__init__.py', os.O_WRONLY)"),
+        ("truncate_module_of_layer", "os.open(W.layer + '/IPython/__init__.py', os.O_RDONLY | os.O_TRUNC)"),
+        ("overwrite_interpreter", "os.open(os.path.realpath(sys.executable), os.O_WRONLY)"),
         ("write_mounts", "make(W.mounts + '/evil')"),
+        ("truncate_mounted_file", "os.truncate(W.mounts + '/data.csv', 0)"),
+        ("truncate_mounted_file_by_opening", "os.open(W.mounts + '/data.csv', os.O_RDONLY | os.O_TRUNC)"),
         ("overwrite_mounted_file", "os.open(W.mounts + '/data.csv', os.O_WRONLY)"),
         ("delete_mounted_file", "os.unlink(W.mounts + '/data.csv')"),
         ("hardlink_mounted_file", "os.link(W.mounts + '/data.csv', W.workspace + '/output/data')"),
@@ -147,6 +166,27 @@ FILES = [
 def change():
     os.chmod(W.secret, 0o666)
     if os.stat(W.secret).st_mode & 0o777 != 0o666: raise OSError("only pretended")
+attempt(change)""",
+        read_secret_by_link="""
+os.symlink(W.secret, "link")
+try: attempt(read, "link")
+finally: os.unlink("link")""",
+        touch_secret="""
+def change():
+    os.utime(W.secret, (1, 1))
+    if os.stat(W.secret).st_mtime != 1: raise OSError("only pretended")
+attempt(change)""",
+        mark_secret="""
+def change():
+    os.setxattr(W.secret, "user.evil", b"1")
+    if os.getxattr(W.secret, "user.evil") != b"1": raise OSError("only pretended")
+attempt(change)""",
+        chmod_module_of_layer="""
+path = W.layer + "/IPython/__init__.py"
+before = stat.S_IMODE(os.stat(path).st_mode)
+def change():
+    with open(path) as file: os.fchmod(file.fileno(), before ^ 0o111)
+    if stat.S_IMODE(os.stat(path).st_mode) == before: raise OSError("only pretended")
 attempt(change)""",
         chmod_mounted_file="""
 path = W.mounts + "/data.csv"
@@ -185,6 +225,14 @@ PROCESSES = [
         ("ppid_environ", "secrets_in(f'/proc/{os.getppid()}/environ')"),
         ("signal_server", "os.kill(W.server_pid, 0)"),
         ("pidfd_signal_server", "signal.pidfd_send_signal(os.pidfd_open(W.server_pid), 0)"),
+        ("server_memory", "os.open(f'/proc/{W.server_pid}/mem', os.O_RDONLY)"),
+        ("server_descriptors", "os.listdir(f'/proc/{W.server_pid}/fd')"),
+        ("server_priority", "os.setpriority(os.PRIO_PROCESS, W.server_pid, 19)"),
+        ("server_cpus", "os.sched_setaffinity(W.server_pid, {0})"),
+        ("server_scheduling", "os.sched_setscheduler(W.server_pid, os.SCHED_BATCH, os.sched_param(0))"),
+        ("group_of_server", "os.setpgid(0, os.getpgid(W.server_pid))"),
+        ("set_clock", "__import__('time').clock_settime(0, __import__('time').time())"),
+        ("set_host_name", "socket.sethostname('evil')"),
         ("negative_nice", "os.setpriority(os.PRIO_PROCESS, 0, -10)"),
         ("realtime_sched", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))"),
         ("oom_score_down", "os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1000')"),
@@ -198,12 +246,22 @@ PROCESSES = [
         ("ptrace_server", "kernel(101, 16, W.server_pid, 0, 0)"),
         ("pidfd_getfd_server", "kernel(438, os.pidfd_open(W.server_pid), 0, 0)"),
         ("prlimit_server", "kernel(302, W.server_pid, 7, struct.pack('QQ', 5, 5), 0)"),
+        ("server_io_priority", "kernel(251, 1, W.server_pid, 3 << 13)"),
         ("unshare_user", "kernel(272, 0x10000000)"),
+        ("unshare_network", "kernel(272, 0x40000000)"),
+        ("unshare_mounts", "kernel(272, 0x00020000)"),
         ("mount_tmpfs", "kernel(165, b'none', b'/tmp', b'tmpfs', 0, 0)"),
         ("remount_rw", "kernel(165, b'none', b'/', b'none', 0x20, 0)"),
         ("bind_remount_rw", "kernel(165, b'none', b'/usr', b'none', 0x1020, 0)"),
         ("umount", "kernel(166, W.mounts.encode(), 2)"),
         ("open_tree", "kernel(428, -100, b'/', 1)"),
+        ("load_module", "kernel(175, b'', 0, b'')"),
+        ("load_kernel", "kernel(246, 0, 0, 0, 0)"),
+        ("io_ports", "kernel(172, 3)"),
+        ("no_address_randomisation", "kernel(135, 0x0040000)"),
+        ("secret_memory_unaccounted", "kernel(447, 0)"),
+        ("message_queue_unaccounted", "kernel(240, b'evil', 0o102, 0o600, 0)"),
+        ("watch_all_files", "kernel(300, 0, 0)"),
         ("bpf", "kernel(321, 0, struct.pack('IIII', 2, 4, 8, 1) + bytes(112), 128)"),
         ("perf_event", "kernel(298, struct.pack('II', 1, 112) + bytes(104), 0, -1, -1, 0)"),
         ("userfaultfd", "kernel(323, 1)"),
@@ -242,6 +300,17 @@ else:
         uids.update(word for line in lines if line.startswith("Uid:") for word in line.split()[1:])
     child.kill()
     escaped(uids) if "0" in uids else blocked(uids)""",
+        sigio_to_server="""
+# A signal sent by the kernel in this process's name. That the server lives is seen outside.
+import fcntl
+ours, theirs = socket.socketpair()
+def send():
+    fcntl.fcntl(ours, fcntl.F_SETOWN, W.server_pid)
+    fcntl.fcntl(ours, 10, signal.SIGKILL)  # F_SETSIG
+    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    theirs.send(b"x")
+    raise OSError("sent")
+attempt(send)""",
         setns_pid1="""
 def enter():
     if C.setns(os.open("/proc/1/ns/mnt", os.O_RDONLY), 0) < 0: raise OSError(ctypes.get_errno(), "setns")
@@ -291,6 +360,7 @@ NETWORK = [
         ("tcp6_loopback", "talk(socket.AF_INET6, ('::1', W.tcp))"),
         ("udp_to_server", "talk(socket.AF_INET, ('127.0.0.1', W.udp), socket.SOCK_DGRAM)"),
         ("metadata_service", "talk(socket.AF_INET, ('169.254.169.254', 80))"),
+        ("udp_to_the_world", "talk(socket.AF_INET, ('192.0.2.1', 53), socket.SOCK_DGRAM)"),
         ("dns", "socket.getaddrinfo('example.com', 80)"),
         ("abstract_unix_socket", "talk(socket.AF_UNIX, W.abstract)"),
         ("path_unix_socket", "talk(socket.AF_UNIX, W.stream)"),
@@ -370,7 +440,18 @@ except OSError as e: said = f"LIMITED {e}"
 print(said, written >> 20)""",
 )
 
-PROBES: list[Probe] = [*FILES, *PROCESSES, *NETWORK, *LIMITS]
+# What there is only where processes and users of the machine are not hidden.
+SHARED_MACHINE = [
+    dataclasses.replace(probe, only="landlock")
+    for probe in attempts(
+        ("priority_of_users_others", "os.setpriority(os.PRIO_USER, os.getuid(), 1)"),
+        ("kill_supervisor", "os.kill(os.getppid(), signal.SIGKILL)"),
+        ("stop_supervisor", "os.kill(os.getppid(), signal.SIGSTOP)"),
+        ("limits_of_supervisor", "__import__('resource').prlimit(os.getppid(), 7, (5, 5))"),
+    )
+]
+
+PROBES: list[Probe] = [*FILES, *PROCESSES, *NETWORK, *SHARED_MACHINE, *LIMITS]
 
 # What walls without namespaces do not hold.
 OPEN_WITHOUT_NAMESPACES = {"stat_secret": "ESCAPED", "limit_tmpfs": "UNLIMITED"}
@@ -396,31 +477,44 @@ ESCAPES_WITHOUT_WALLS = (
     "other_sessions_zmq_socket",
 )
 
-# Leaves behind what a server must not follow, open, wait for, load or stumble over.
-PLANT = r"""
-import gzip
-top = W.workspace + "/output/"
-os.symlink("/etc/passwd", top + "link_absolute")
-os.symlink("../" * 12 + "etc/passwd", top + "link_relative")
-os.symlink("/etc", top + "link_folder")
-os.symlink("link_loop", top + "link_loop")
-os.mkfifo(top + "fifo")
-os.chdir(top)
-socket.socket(socket.AF_UNIX).bind("socket")
-os.chdir(W.workspace)
-with open(top + "sparse.csv", "wb") as file: file.truncate(60 << 20)
-for name in ("a\nb\x1b]0;owned\x07.txt", "\u202egpj.exe", "tab\there.txt"): open(top + name, "w").close()
-open(os.fsencode(top) + b"bad\xff.txt", "w").close()
-os.mkdir(top + "locked")
-open(top + "locked/inside.txt", "w").close()
-os.chmod(top + "locked", 0)
-with open(top + "bomb.json", "w") as file: file.write("[" * 100_000)
-with gzip.open(top + "bomb.gz", "wb", 1) as file:
-    for _ in range(200): file.write(bytes(1 << 20))
-open(top + "ok.txt", "w").write("fine")
-print("planted", flush=True)
-# Last, because a server may stop a run for it.
-os.mkdir(top + "deep"); os.chdir(top + "deep")
-for _ in range(3000): os.mkdir("d"); os.chdir("d")
-os.chdir(W.workspace)
-"""
+
+# ------------------------------------------------------------------------------------------------- the table
+
+_PAGE = Path(__file__).parents[1] / "docs" / "security.md"
+_BEGIN, _END = "<!-- made by `python -m tests.probes` -->\n", "<!-- end -->\n"
+
+
+def table() -> str:
+    """What each attempt comes to in each kind of walls, as Markdown. The tests prove each line of it."""
+    lines = ["| attempt | bubblewrap | landlock |", "|---|---|---|"]
+    for about, chosen in (
+        ("files", FILES), ("processes and the kernel", PROCESSES), ("network and sockets", NETWORK),
+        ("what a namespace would hide", SHARED_MACHINE), ("limits", LIMITS),
+    ):  # fmt: skip
+        lines.append(f"| **{about}** | | |")
+        for probe in chosen:
+            held = [
+                "not applicable" if probe.only not in (None, walls)
+                else "held" if probe.expected_in(walls) == probe.expected
+                else "**does not hold**"
+                for walls in ("bubblewrap", "landlock")
+            ]  # fmt: skip
+            lines.append(f"| {probe.name.replace('_', ' ')} | {held[0]} | {held[1]} |")
+    # These are the server's to withstand, whatever stands around the code.
+    for about, names in (
+        ("messages that a kernel forges: the run goes on", [*forgeries.FORGERIES]),
+        ("lies of a kernel, and what it leaves: the server goes on", [*forgeries.LIES, "planted_files"]),
+    ):
+        lines.append(f"| **{about}** | | |")
+        lines += [f"| {name.replace('_', ' ')} | held | held |" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str) -> str:
+    """`text` with the table as it is now."""
+    before, rest = text.split(_BEGIN)
+    return before + _BEGIN + "\n" + table() + "\n" + _END + rest.split(_END)[1]
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(page(_PAGE.read_text("utf-8")), "utf-8")

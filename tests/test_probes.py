@@ -21,9 +21,9 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
 from prims.isolation import bubblewrap, wrapper
-from tests import kit, probes, users
+from tests import forgeries, kit, probes, users
 from tests.engines import IS_FORKED
-from tests.processes import is_alive, until
+from tests.processes import alive, is_alive, until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -43,7 +43,9 @@ class Outside:
     world: probes.World
     state: Path
     pid: int
+    other_pid: int  # of the server of the other session
     isolation: str
+    kind: str
 
 
 # ------------------------------------------------------------------------------------------ what is outside
@@ -155,7 +157,7 @@ async def world_of(kind: str, *arguments: str) -> AsyncIterator[Outside]:
         who.give(secret)
         async with (
             serving(who, "s1", *LAYERS, *arguments) as (client, state, pid),
-            serving(who, "s2", *LAYERS, "--run-seconds", "600") as (other, other_state, _),
+            serving(who, "s2", *LAYERS, *arguments, "--run-seconds", "600") as (other, other_state, other_pid),
             anyio.create_task_group() as group,
         ):
             code = "import time; open('secret.txt', 'w').write('theirs'); time.sleep(600)"
@@ -177,7 +179,7 @@ async def world_of(kind: str, *arguments: str) -> AsyncIterator[Outside]:
                 host_ip=host_ip(),
                 **addresses,  # type: ignore[arg-type]
             )
-            yield Outside(client, world, state, pid, isolation)
+            yield Outside(client, world, state, pid, other_pid, isolation, kind)
             group.cancel_scope.cancel()
 
 
@@ -206,12 +208,16 @@ async def tried(outside: Outside, code: str) -> CallToolResult:
     return await kit.run_code(outside.client, probes.preamble(outside.world) + code)
 
 
+def is_about(probe: probes.Probe, isolation: str) -> bool:
+    return probe.needs in (None, platform.machine()) and probe.only in (None, isolation)
+
+
 async def all_said(outside: Outside, *, forked: bool = False) -> dict[str, str]:
     """What each probe says, by its name; the attempts on limits come last, in a call of their own.
 
     With `forked` a call that is not made by a forked kernel fails.
     """
-    known = [probe for probe in probes.PROBES if probe.needs in (None, platform.machine())]
+    known = [probe for probe in probes.PROBES if is_about(probe, outside.isolation)]
     lines: dict[str, str] = {}
     for chosen in ([p for p in known if p not in probes.LIMITS], probes.LIMITS):
         check = f"assert {IS_FORKED}\n" if forked else ""
@@ -236,9 +242,15 @@ def stdout(result: CallToolResult) -> str:
 
 @pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.name)
 async def test_there_is_no_way_out_by(probe: probes.Probe, outside: Outside, said: dict[str, str]) -> None:
-    if probe.needs not in (None, platform.machine()):
-        pytest.skip(f"is about {probe.needs}")
+    if not is_about(probe, outside.isolation):
+        pytest.skip(f"is about {probe.needs or probe.only}")
     assert said[probe.name].split()[:1] == [probe.expected_in(outside.isolation)], said[probe.name]
+
+
+def test_the_table_in_the_documentation_says_what_is_tested_here() -> None:
+    text = probes._PAGE.read_text("utf-8")
+    assert text == probes.page(text), "run `python -m tests.probes`"
+    assert probes.table().count("\n| ") > 60
 
 
 async def test_the_probes_find_their_way_out_where_there_are_no_walls() -> None:
@@ -272,6 +284,18 @@ def test_in_a_container_that_refuses_namespaces_code_runs_in_landlock_walls(kind
         open_ones = {c["name"] for about in ("landlock", "limits") for c in told["checks"][about] if not c["ok"]}
         assert open_ones == {"names and sizes outside", "temporary files"}
         assert len(told["checks"]["limits"]) == 10
+
+
+async def test_signals_to_everybody_reach_nobody_outside(outside: Outside) -> None:
+    others = wrapper.tree(outside.other_pid)
+    assert len(others) >= 3
+    code = "try: os.kill(-1, signal.SIGKILL)\nexcept ProcessLookupError: pass\nprint('done')"
+    assert stdout(await tried(outside, code)) == "done\n"
+    result = await tried(outside, "os.killpg(0, signal.SIGKILL)")
+    assert result.structured_content is not None
+    assert result.structured_content["status"] == "died"
+    assert alive([outside.pid, *others]) == [outside.pid, *others]
+    assert stdout(await tried(outside, "print(1)")) == "1\n"
 
 
 async def test_a_port_opened_inside_is_not_open_outside(outside: Outside) -> None:
@@ -327,7 +351,7 @@ except PermissionError: print("nothing")
 
 async def test_planted_files_are_neither_followed_nor_a_stumbling_block(outside: Outside) -> None:
     files = files_in(outside.state)
-    result = await tried(outside, probes.PLANT)
+    result = await tried(outside, forgeries.PLANT)
     assert result.structured_content is not None, kit.text_of(result)
     assert result.structured_content["status"] in ("ok", "limit"), kit.text_of(result)
     assert stdout(result) == "planted\n"
@@ -369,63 +393,6 @@ print("x" * 100_000)
 
 # --------------------------------------------------------------------------------------- forged messages
 
-FORGE = r"""
-import json, time
-from jupyter_client.session import Session
-kernel = get_ipython().kernel
-parent = kernel.get_parent("shell")
-forger = Session(key=kernel.session.key, signature_scheme="hmac-sha256", session="forger")
-out = kernel.iopub_socket
-
-def header(kind, **more):
-    fixed = {"msg_id": "f1", "username": "u", "session": "s", "date": "2026-01-01T00:00:00Z", "version": "5.3"}
-    return {**fixed, "msg_type": kind, **more}
-def raw(*parts, topic=b"forged", signature=None):
-    parts = [p if isinstance(p, bytes) else json.dumps(p, default=str).encode() for p in parts]
-    out.send_multipart([topic, b"<IDS|MSG>", forger.sign(parts) if signature is None else signature, *parts])
-def say(kind, content, parent=parent["header"], **more): raw(header(kind, **more), parent, {}, content)
-"""
-
-FORGERIES = {
-    "bad_signature": """
-content = {'name': 'stdout', 'text': 'FAKE'}
-raw(header('stream'), parent['header'], {}, content, signature=b'0' * 64)""",
-    "no_delimiter": "out.send_multipart([b'x', b'y', b'z'])",
-    "one_frame": "out.send_multipart([b''])",
-    "few_parts": "raw(header('stream'))",
-    "bad_json": "raw(b'{', b'{', b'{', b'{')",
-    "brackets": "raw(b'[' * 100_000, b'{}', b'{}', b'{}')\nraw(header('stream'), parent['header'], {}, b'[' * 100_000)",
-    "huge_integer": """
-raw(header('stream'), parent['header'], {}, b'{"name": "stdout", "text": ' + b'9' * 5000 + b'}')""",
-    "invalid_utf8": 'raw(header(\'stream\'), parent[\'header\'], {}, b\'{"name": "stdout", "text": "\\xff"}\')',
-    "bad_date": "say('status', {'execution_state': 'busy'}, date='not a date')",
-    "no_msg_id": "raw({'msg_type': 'stream'}, parent['header'], {}, {})",
-    "header_is_a_list": """
-raw([1], parent['header'], {}, {})
-raw(header('stream'), [1], {}, {})
-raw(header('stream'), 5, 5, 5)""",
-    "content_of_wrong_types": """
-for content in (5, None, [], 'x', {'name': 5, 'text': 5}, {'data': 5}, {'data': {'image/png': 5}},
-                {'data': {'text/plain': {'a': 1}}}, {'data': {'text/html': None}}, {'data': {'': 'x'}},
-                {'data': {'image/png': '%%%'}, 'transient': []}, {'ename': 7, 'evalue': [], 'traceback': [5, None]},
-                {'wait': 'x'}, {'execution_state': []}, {'data': {'application/json': [9] * 10}, 'metadata': 7}):
-    for kind in ('stream', 'display_data', 'update_display_data', 'status', 'comm_open', 'nonsense', 5):
-        say(kind, content)""",
-    "deep_json": """
-deep = b'[' * 900 + b']' * 900
-raw(header('display_data'), parent['header'], {}, b'{"data": {"application/json": ' + deep + b'}}')""",
-    "orders_of_all_kinds": """
-for order in (True, -1, 0, 10**30, 'x', None, [], 10**17):
-    raw(header('display_data'), parent['header'], {'prims_order': order}, {'data': {'text/plain': 'x'}})""",
-    "other_parent": "say('stream', {'name': 'stdout', 'text': 'FAKE'}, parent={'msg_id': 'another'})",
-    "idle": "say('status', {'execution_state': 'idle'})",
-    "many": "for _ in range(20_000): raw(b'{', b'{', b'{', b'{')",
-    "replay": "for _ in range(3): say('stream', {'name': 'stderr', 'text': 'again'})",
-    "input_request": "say('input_request', {'prompt': 'FAKE', 'password': True})",
-    "marks": "for n in (5, 10**17, 3, 7): print(f'\\x1b]prims;{n}\\x07', end='', flush=True)",
-}
-
-
 @pytest.fixture(scope="module", params=users.KINDS[:1])
 async def forging(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     with users.owner(request.param) as who:
@@ -433,9 +400,9 @@ async def forging(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
             yield client
 
 
-@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("forgery", forgeries.FORGERIES.values(), ids=forgeries.FORGERIES)
 async def test_a_run_goes_on_past_forged_messages(forging: Client, forgery: str) -> None:
-    code = f"{FORGE}\nprint('before')\n{forgery}\ntime.sleep(0.1)\nprint('after')"
+    code = f"{forgeries.FORGE}\nprint('before')\n{forgery}\ntime.sleep(0.1)\nprint('after')"
     with anyio.fail_after(30):
         result = await kit.run_code(forging, code)
     assert result.structured_content is not None, kit.text_of(result)
@@ -446,38 +413,35 @@ async def test_a_run_goes_on_past_forged_messages(forging: Client, forgery: str)
     assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
 
 
-# What a run says of itself in these may be wrong: it lies. It must end, and the server must go on.
-LIES = {
-    "error": "say('error', {'ename': 'Fake', 'evalue': 'x', 'traceback': ['y']})",
-    "lone_surrogates": r"""
-for kind in ('stream', 'display_data', 'execute_result', 'error'):
-    raw(header(kind), parent['header'], {}, br'''{"name": "stdout", "text": "\ud800", "data": {"text/plain": "\udfff",
-        "text/\ud800": "x"}, "ename": "\ud800", "evalue": "\ud801", "traceback": ["\ud802"]}''')""",
-    "nan": "raw(header('display_data'), parent['header'], {}, b'{\"data\": {\"application/json\": [NaN, Infinity]}}')",
-    "forty_megabytes": "say('stream', {'name': 'stdout', 'text': 'x' * 40_000_000})\ntime.sleep(1)",
-    "many_displays": "for n in range(5000): say('display_data', {'data': {'text/plain': str(n)}})",
-    "reply_then_go_on": r"""
-socket = kernel.shell_socket if hasattr(kernel, 'shell_socket') else kernel.shell_stream
-ident = kernel._parent_ident['shell']
-kernel.session.send(socket, 'execute_reply', {'status': 'ok', 'execution_count': 1}, parent=parent, ident=ident)
-time.sleep(600)""",
-    "idle_then_go_on_for_ever": "say('status', {'execution_state': 'idle'})\ntime.sleep(600)",
-    "closed_sockets": "out.io_thread.socket.close()\ntime.sleep(0.2)",
-    "no_descriptors": "os.closerange(0, 1000)\ntime.sleep(600)",
-    "pipes_filled_by_a_child": """
-if os.fork() == 0:
-    os.setsid()
-    while True: os.write(1, b'x' * 60_000)
-time.sleep(0.3)""",
-}
-
-
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("lie", forgeries.LIES.values(), ids=forgeries.LIES)
 async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie: str) -> None:
-    code = f"import os\n{FORGE}\nprint('before')\n{lie}\nprint('after')"
+    code = f"import os\n{forgeries.FORGE}\nprint('before')\n{lie}\nprint('after')"
     with anyio.fail_after(30):
-        result = await kit.run_code(forging, code, timeout_seconds=6)
+        result = await kit.run_code(forging, code, timeout_seconds=3)
     assert result.structured_content is not None, kit.text_of(result)
     assert "before\n" in stdout(result)  # wherever what was forged stands
     kit.text_of(result).encode()
     assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
+
+
+async def test_in_landlock_walls_forgers_and_liars_get_no_further(outside: Outside) -> None:
+    if outside.isolation != "landlock" or outside.kind != users.KINDS[-1]:
+        pytest.skip("is about landlock, once")
+    code = f"{forgeries.FORGE}\nprint('before')\n" + "\n".join(forgeries.FORGERIES.values()) + "\nprint('after')"
+    result = await kit.run_code(outside.client, code)
+    assert stdout(result).endswith("after\n"), kit.text_of(result)
+    assert "FAKE" not in kit.text_of(result)
+    lies = {name: lie for name, lie in forgeries.LIES.items() if name != "a_million_files"}  # would end the others too
+    limiter = anyio.CapacityLimiter(4)
+    told: dict[str, CallToolResult] = {}
+
+    async def run(name: str, lie: str) -> None:
+        async with limiter:
+            code = f"import os\n{forgeries.FORGE}\nprint('before')\n{lie}\nprint('after')"
+            told[name] = await kit.run_code(outside.client, code, timeout_seconds=3)
+
+    async with anyio.create_task_group() as group:
+        for name, lie in lies.items():
+            group.start_soon(run, name, lie)
+    assert [name for name, result in told.items() if "before\n" not in stdout(result)] == []
+    assert stdout(await tried(outside, "print(1)")) == "1\n"
