@@ -61,7 +61,7 @@ async def _examine(settings: Settings) -> Report:
             packages = await _packages(settings)
             report["this machine"].append(packages)
             if chosen and packages.ok:
-                report["limits"] = await _limits(settings, state, chosen)
+                report["limits"] = await _limits(settings, state)
     except PrimsError as problem:
         report["this machine"].append(Check("sessions", False, str(problem)))
     return report
@@ -140,7 +140,7 @@ _MEMORY, _PROCESSES, _FILES = 400 << 20, 64, 256
 _SMALL, _OUTPUT, _WORKSPACE = 4 << 20, 1 << 20, 16 << 20
 
 _BREAK_SMALL_ONES = f"""
-import os, signal, tempfile
+import os, signal
 def held(name, attempt):
     try: attempt()
     except OSError as error: print(name, "holds:", error.strerror)
@@ -165,17 +165,13 @@ def size():
     try:
         with open("large", "wb") as file: file.truncate({_SMALL} + 1)
     finally: os.unlink("large")
-def temporary():
-    for number in range(8):
-        with open(tempfile.gettempdir() + "/fill%d" % number, "wb") as file: file.write(bytes({_SMALL} // 2))
 held("processes", processes)
 held("open-files", files)
 held("file-size", size)
-held("temporary-files", temporary)
 held("memory-of-one-process", lambda: bytearray(40 << 30))
 """
 
-# What is stopped from outside, by name: code, and the status and the word in the cause that show it was that limit.
+# What ends a run, by name: code, and the words in the cause that show it was that limit.
 _BREAK_LARGE_ONES = {
     "memory of a run": (
         f"""
@@ -185,27 +181,35 @@ for _ in range(8):
         block = bytearray(b"x") * {_MEMORY // 5}
         time.sleep(20)
 time.sleep(20)""",
-        "memory",
+        "memory limit",
     ),
-    "output": (f"for _ in range(40): print('x' * {_OUTPUT // 10})\nimport time; time.sleep(20)", "output"),
+    "processor time": ("while True: pass", "processor time limit"),
+    "output": (f"for _ in range(40): print('x' * {_OUTPUT // 10})\nimport time; time.sleep(20)", "output limit"),
+    "temporary files": (
+        f"""
+import tempfile, time
+for number in range(8):
+    with open(tempfile.gettempdir() + "/fill%d" % number, "wb") as file: file.write(bytes({_SMALL} // 2))
+time.sleep(20)""",
+        "temporary files limit",
+    ),
     "bytes of a session": (
         f"""
 import time
 for number in range(8):
     with open(str(number), "wb") as file: file.write(bytes({_SMALL} - 1))
 time.sleep(20)""",
-        "bytes",
+        "workspace limit",
     ),
     "files of a session": (
         "import time\nfor n in range(300): open(str(n), 'w').close()\ntime.sleep(20)",
-        "files",
+        "files reached",
     ),
-    "time": ("while True: pass", "time limit"),
+    "time": ("import time; time.sleep(20)", "time limit"),
 }
-_NOT_HELD = {("landlock", "temporary files")}  # and no reason to refuse code
 
 
-async def _limits(settings: Settings, state: Path, walls: str) -> list[Check]:
+async def _limits(settings: Settings, state: Path) -> list[Check]:
     """Break each limit in a run of its own, by the same way that a client's calls take."""
     small = replace(
         settings,
@@ -216,7 +220,11 @@ async def _limits(settings: Settings, state: Path, walls: str) -> list[Check]:
     results: dict[str, RunResult | PrimsError] = {}
 
     async def run(table: SessionTable, name: str, code: str) -> None:
-        limits = replace(small.limits(), run_seconds=2.0) if name == "time" else small.limits()
+        limits = small.limits()
+        if name == "time":
+            limits = replace(limits, run_seconds=1.0)
+        if name == "processor time":
+            limits = replace(limits, cpu_seconds=1.0)
         try:
             session = await table.create()
             results[name] = await table.start(session, RunRequest(code, limits=limits), lambda event: None).wait()
@@ -231,8 +239,7 @@ async def _limits(settings: Settings, state: Path, walls: str) -> list[Check]:
     ):
         for name, code in codes.items():
             group.start_soon(partial(run, table, name, code))
-    checks = [*_small_ones(results[""]), *(_large_one(name, results[name]) for name in _BREAK_LARGE_ONES)]
-    return [replace(check, needed=(walls, check.name) not in _NOT_HELD) for check in checks]
+    return [*_small_ones(results[""]), *(_large_one(name, results[name]) for name in _BREAK_LARGE_ONES)]
 
 
 def _small_ones(result: RunResult | PrimsError) -> list[Check]:
@@ -248,4 +255,7 @@ def _small_ones(result: RunResult | PrimsError) -> list[Check]:
 def _large_one(name: str, result: RunResult | PrimsError) -> Check:
     if isinstance(result, PrimsError):
         return Check(name, None, str(result))
-    return Check(name, _BREAK_LARGE_ONES[name][1] in result.cause, result.cause or f"the run ended: {result.status}")
+    # A tmpfs that is full is an error that code sees, and no end of the run.
+    full = name == "temporary files" and result.error is not None and "No space left" in result.error.value
+    said = result.error.value if full and result.error else result.cause
+    return Check(name, full or _BREAK_LARGE_ONES[name][1] in said, said or f"the run ended: {result.status}")

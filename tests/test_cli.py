@@ -231,7 +231,7 @@ def test_doctor_says_that_this_machine_can_run_code(state: Path) -> None:
         "bubblewrap": {"start", "seccomp", "loopback network", "files outside"},
         "limits": {
             "processes", "open files", "file size", "temporary files", "memory of one process", "memory of a run",
-            "output", "bytes of a session", "files of a session", "time",
+            "processor time", "output", "bytes of a session", "files of a session", "time",
         },
     }.items():  # fmt: skip
         assert names - {check["name"] for check in told["checks"][about] if check["ok"]} == set(), told["checks"][about]

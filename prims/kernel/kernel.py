@@ -32,8 +32,9 @@ from prims.kernel.forkserver import ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
 from prims.kernel.text import CODE_FILE, plain
-from prims.model import Cell
+from prims.model import Cell, binary
 from prims.stopping import Stop, StopReason
+from prims.trees import MOST_COUNTED, usage
 
 START_SECONDS = 60.0
 # How long code has to react to an interrupt before everything is killed.
@@ -44,6 +45,7 @@ _MARK = re.compile(rb"\x1b\]prims;(\d{1,18})\x07")
 _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
+_DISK_SECONDS = 0.5  # between two looks at temporary files
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class Kernel:
             for stream, pipe in self._pipes.items():
                 readers.start_soon(self._read_pipe, stream, pipe, relay, order, stop)
             readers.start_soon(self._read_output, requests, relay, order, stop)
+            readers.start_soon(self._watch_temporary_files, stop)
             number = 0
             await relay.begin(number)
             for number, cell in enumerate(cells):
@@ -270,6 +273,19 @@ class Kernel:
     def kill(self) -> None:
         """End everything in the sandbox, now."""
         self._launch.walls.kill(self._process)
+
+    async def _watch_temporary_files(self, stop: Stop) -> None:
+        """Stop a run that fills its own folder, where that lies on the disk: then no size of a tmpfs bounds it."""
+        box, most = self._launch.box, self._launch.box.limits.tmp_bytes
+        if not Path(self._launch.walls.places(box).tmp).is_relative_to(box.run):
+            return
+        while True:
+            await anyio.sleep(_DISK_SECONDS)
+            used = await anyio.to_thread.run_sync(usage, box.run)
+            if used.bytes > most or used.files >= MOST_COUNTED:
+                stop.set(
+                    "disk", f"temporary files limit {binary(most)} reached: {used.files} hold {binary(used.bytes)}"
+                )
 
     async def _run_cell(
         self, code: str, number: int | None, requests: _Requests, stop: Stop, seconds: float | None, *, history: bool

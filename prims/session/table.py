@@ -22,10 +22,10 @@ from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
-from prims.session.workspace import Usage, adopt, changes, checked_parts, open_beneath, snapshot, usage
+from prims.session.workspace import adopt, changes, checked_parts, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
-from prims.trees import remove_large_tree, remove_tree
+from prims.trees import Usage, remove_large_tree, remove_tree, usage
 
 if TYPE_CHECKING:
     from prims.kernel.looking import Look

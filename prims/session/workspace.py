@@ -24,8 +24,6 @@ HIDDEN = ".shown"
 _MOST_ENTRIES = 20_000
 _MOST_LISTED = 500
 _DEEPEST = 32
-_MOST_COUNTED = 200_000
-_DEEPEST_COUNTED = 64
 
 # Where a file stood when it was last looked at: a change of any of these is a change of the file.
 Stamp = tuple[int, int, int]
@@ -123,49 +121,6 @@ def snapshot(files: Path) -> Snapshot:
         else:
             nameless += 1
     return Snapshot(found, nameless)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a folder holds."""
-
-    bytes: int
-    files: int
-
-
-def usage(folder: Path) -> Usage:
-    """Disk space and number of entries below a folder, sparse files by what they take.
-
-    Bounded in time: a tree with more entries or levels than are looked at counts as holding the most there can be.
-    """
-    total = count = 0
-    levels: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
-    try:
-        with contextlib.suppress(OSError):
-            levels.append(_level(os.open(folder, FOLDER)))
-        while levels:
-            descriptor, entries = levels[-1]
-            entry = next(entries, None)
-            if entry is None:
-                os.close(levels.pop()[0])
-                continue
-            with contextlib.suppress(OSError):
-                count += 1
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    if len(levels) >= _DEEPEST_COUNTED:
-                        return Usage(total, _MOST_COUNTED)
-                    levels.append(_level(os.open(entry.name, FOLDER, dir_fd=descriptor)))
-            if count >= _MOST_COUNTED:
-                break
-    finally:
-        for descriptor, _ in levels:
-            os.close(descriptor)
-    return Usage(total, count)
-
-
-def _level(descriptor: int) -> tuple[int, Iterator[os.DirEntry[str]]]:
-    return descriptor, os.scandir(descriptor)
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Artifact]:
