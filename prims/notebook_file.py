@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import keyword
 import math
 import os
@@ -127,7 +126,7 @@ class NotebookFile:
         Raises:
             Refused: it cannot be written.
         """
-        write_whole(path, convert(copy.deepcopy(self.notebook), path.suffix.removeprefix(".")))
+        write_whole(path, convert(self.notebook, path.suffix.removeprefix(".")))
 
     def _code_cells(self, *, skipped: bool) -> Iterator[Any]:
         return (cell for cell in self.notebook.cells if _is_run(cell) or (skipped and cell.cell_type == "code"))

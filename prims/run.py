@@ -40,13 +40,14 @@ _EXIT = {"ok": 0, "error": 1, "timeout": 124, "cancelled": 130}
 def run_file(settings: Settings, options: argparse.Namespace) -> int:
     """Run `options.file`; gives the exit status: 0 ok, 1 error, 124 timeout, 130 interrupted, 70 anything else."""
     protect_server()
-    # One run only: what is made ahead for the next would be in its way.
-    settings = replace(settings, spare_kernels=0, fork_kernels="off")
     return anyio.run(_run, settings, options)
 
 
 async def _run(settings: Settings, options: argparse.Namespace) -> int:
     work = await anyio.to_thread.run_sync(_prepare, settings, options)
+    if len(work.admitted) == 1:
+        # One run only: what is made ahead for the next would be in its way.
+        settings = replace(settings, spare_kernels=0, fork_kernels="off")
     terminal = _Terminal(quiet=options.json)
     loop = asyncio.get_running_loop()
 
@@ -76,12 +77,15 @@ async def _run(settings: Settings, options: argparse.Namespace) -> int:
                     if not options.json:
                         terminal.conclude(result, saved)
                     await anyio.to_thread.run_sync(work.keep, number, session, result)
-                    if result.status != "ok" and not work.goes_on(number):
+                    expected = result.status == "ok" or work.goes_on(number, result)
+                    if not expected:
                         break
                 if options.json:
                     structured = render(result, session.id, settings).structured
                     terminal.say(json.dumps(structured, ensure_ascii=False, indent=2) + "\n")
-        return _EXIT.get(result.status, 70)
+                if work.advice and not options.json:
+                    terminal.say(f"hint:    {work.advice}\n", sys.stderr)
+        return 0 if expected else _EXIT.get(result.status, 70)
     print("prims: interrupted before the code was run", file=sys.stderr)
     return _EXIT["cancelled"]
 
@@ -103,9 +107,14 @@ class _Work:
         if self.target is not None:
             write_whole(self.target, export(session, self.settings.default_packages, self.target.suffix[1:]))
 
-    def goes_on(self, number: int) -> bool:
-        """Whether what follows is run although this run failed."""
+    def goes_on(self, number: int, result: RunResult) -> bool:
+        """Whether a run that failed may do so, and what follows is run."""
         return False
+
+    @property
+    def advice(self) -> str:
+        """What to say at the end, if anything."""
+        return ""
 
 
 class _NotebookWork(_Work):
@@ -134,9 +143,13 @@ class _NotebookWork(_Work):
         if self.target is not None:
             self._file.write(self.target)
 
-    def goes_on(self, number: int) -> bool:
+    def goes_on(self, number: int, result: RunResult) -> bool:
         step = self._steps[number]
-        return step.fresh and step.cells[0].may_fail
+        return step.fresh and step.cells[0].may_fail and result.status not in ("cancelled", "shutdown")
+
+    @property
+    def advice(self) -> str:
+        return "" if self.target else "The outputs are not kept; --notebook FILE or --inplace writes them."
 
 
 def _prepare(settings: Settings, options: argparse.Namespace) -> _Work:

@@ -25,6 +25,7 @@ from prims.errors import Refused
 from prims.kernel.record import Recorder
 from prims.model import CodeError, Output, Text
 from prims.notebook_file import NotebookFile
+from prims.requirements import inline
 from prims.session.history import History, PastRun
 from prims.session.notebook import as_notebook, as_script, convert, output_dict
 from prims.session.table import Mounted
@@ -295,6 +296,7 @@ def test_mounted_files_are_listed_with_their_hash_and_without_the_secrets_of_lin
         ("%time x\ny = 2", "# %time x\ny = 2"),
         ("!ls\n  \n%pip install six", "# !ls\n  \n# %pip install six"),
         ("%%bash\nls", "# %%bash\n# ls"),
+        ("# /// script\n# dependencies = []\n# ///\n1", "## /// script\n# dependencies = []\n## ///\n1"),
         ("await f()\n", "# This is no plain Python:\n# await f()\n#"),
         ("def f(:\n", "# This is no plain Python:\n# def f(:\n#"),
     ],
@@ -303,6 +305,7 @@ def test_the_script_is_python_whatever_the_cells_hold(code: str, text: str) -> N
     script = as_script(as_notebook([past(1, code=code, status="error")], {}, ()))
     assert script.endswith(f"# %% run1: error\n{text}\n")
     ast.parse(script)
+    assert inline(script) == []
 
 
 HOSTILE = "<script>document.title = 'taken'</script>"
@@ -552,8 +555,8 @@ async def test_a_session_that_is_run_again_gives_the_same_outputs(state: Path) -
             ("six==1.16.0",),
         ),
         ("import six", ()),
-        ("print('out', end='')\nimport os\nos._exit(3)", ()),
         ("import sys\nprint('err', file=sys.stderr)", ("six",)),
+        ("print('out', end='')\nimport os\nos._exit(3)", ()),
     )
     async with kit.connected(state) as client:
         for code, requirements in codes:
@@ -562,7 +565,7 @@ async def test_a_session_that_is_run_again_gives_the_same_outputs(state: Path) -
         text = (await client.read_resource(f"prims://{session}/notebook.ipynb")).contents[0].text
     (state / "first.ipynb").write_text(text)
     done = await anyio.to_thread.run_sync(prims, state, "first.ipynb", "--inplace")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr  # what failed has failed before
     nbformat.write(nbformat.reads(text, as_version=4), state / "before.ipynb")
     assert outputs(state / "first.ipynb") == outputs(state / "before.ipynb")
     assert "ModuleNotFoundError" in json.dumps(outputs(state / "first.ipynb")[4])

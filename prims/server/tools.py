@@ -62,7 +62,8 @@ Context = ServerRequestContext[Any, Any]
 INSTRUCTIONS = (
     "run_code runs Python in a sandbox that is new for every call and returns text, values, pictures and files. "
     "Variables do not survive a call; files in the working directory do, for the session. mount_file brings data in, "
-    "list_dir and preview_file look around, persist_artifact takes results away."
+    "list_dir and preview_file look around, persist_artifact takes results away. The resource "
+    "prims://SESSION_ID/notebook.ipynb is the session as a notebook."
 )
 
 

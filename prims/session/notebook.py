@@ -208,7 +208,9 @@ def as_script(notebook: Mapping[str, Any]) -> str:
         elif cell["cell_type"] == "code":
             status = (cell["metadata"].get("prims") or {}).get("status")
             title = f" {cell['id']}: {status}" if status else ""
-            parts.append(f"# %%{title}\n" + _plain_python(cell["source"]))
+            # A script has one block of metadata; what its own runs asked for is in it.
+            source = re.sub(r"^# ///", "## ///", cell["source"], flags=re.M)
+            parts.append(f"# %%{title}\n" + _plain_python(source))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
