@@ -84,6 +84,11 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
         hints.append("Nobody can type while code runs here.")
     elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
         hints.append("This code has a top-level await, so a loop is running: use await instead of asyncio.run().")
+    elif result.isolation == "landlock" and error.name in ("PermissionError", "OSError"):
+        hints.append(
+            "Code sees the machine's own paths here and may use few of them (isolation: landlock). Use tempfile for "
+            "temporary files, and threads in place of multiprocessing; there are no sockets, and no /dev/shm."
+        )
     if result.blocked:
         return hints
     if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):

@@ -311,6 +311,18 @@ def send():
     theirs.send(b"x")
     raise OSError("sent")
 attempt(send)""",
+        pidfd_of_server_by_its_connection="""
+# The server is at the other end of the kernel's sockets, and sockets tell who is there.
+tried = []
+for number in range(3, 200):
+    try: pidfd = struct.unpack("i", socket.socket(fileno=os.dup(number)).getsockopt(socket.SOL_SOCKET, 77, 4))[0]
+    except OSError: continue
+    own = f"Pid:\\t{os.getpid()}\\n" in read(f"/proc/self/fdinfo/{pidfd}", 1000).decode()
+    try: own or signal.pidfd_send_signal(pidfd, 0)
+    except OSError as e: tried.append(e)
+    else: tried += [] if own else [None]
+    os.close(pidfd)
+escaped() if None in tried else blocked(tried)""",
         setns_pid1="""
 def enter():
     if C.setns(os.open("/proc/1/ns/mnt", os.O_RDONLY), 0) < 0: raise OSError(ctypes.get_errno(), "setns")

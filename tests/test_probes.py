@@ -291,6 +291,16 @@ def test_in_a_container_that_refuses_namespaces_code_runs_in_landlock_walls(kind
         assert len(told["checks"]["limits"]) == 11
 
 
+async def test_what_programs_miss_without_namespaces_is_told_in_one_line(outside: Outside) -> None:
+    result = await tried(outside, "import multiprocessing\nmultiprocessing.Lock()\nsocket.socket()")
+    if outside.isolation == "landlock":
+        assert result.structured_content is not None
+        assert result.structured_content["error"]["name"] == "PermissionError"
+        assert kit.text_of(result).count("isolation: landlock). Use tempfile") == 1
+    else:
+        assert not result.is_error
+
+
 async def test_signals_to_everybody_reach_nobody_outside(outside: Outside) -> None:
     others = wrapper.tree(outside.other_pid)
     assert len(others) >= 3

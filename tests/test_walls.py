@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from prims.isolation import bubblewrap, limits, probe, wrapper
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
 from prims.model import Limits
 from tests.processes import end
+from tests.users import STRANGER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
 
@@ -278,6 +280,121 @@ def test_a_base_interpreter_around_the_home_directory_is_shown_in_parts_only(tmp
     ]
 
 
+# -------------------------------------------------------------------------------------------- landlock
+
+# Another user's Python, which can be where the tests' own cannot be seen.
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+ATTACKS = r"""
+import ctypes, errno, fcntl, os, signal, socket, sys
+victim, folder = int(sys.argv[1]), sys.argv[2]
+C = ctypes.CDLL(None, use_errno=True)
+def calls(name, *arguments):
+    if getattr(C, name)(*arguments) < 0: raise OSError(ctypes.get_errno(), name)
+def sigio():
+    ours, theirs = socket.socketpair()
+    fcntl.fcntl(ours, fcntl.F_SETOWN, victim)
+    fcntl.fcntl(ours, 10, signal.SIGKILL)
+    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
+    theirs.send(b"x")
+    raise PermissionError("sent; who watches the victim knows")
+def own_child():
+    child = os.fork()
+    if child == 0: signal.pause()
+    try: os.kill(child, signal.SIGTERM)
+    except PermissionError: C.syscall(234, child, child, signal.SIGKILL); raise
+    finally: os.waitpid(child, 0)
+for name, attack in {
+    "kill": lambda: os.kill(victim, signal.SIGKILL),
+    "group": lambda: os.killpg(os.getpgid(victim), signal.SIGKILL),
+    "supervisor": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "thread": lambda: calls("tgkill", os.getppid(), os.getppid(), signal.SIGKILL),
+    "pidfd": lambda: signal.pidfd_send_signal(os.pidfd_open(victim), signal.SIGKILL),
+    "sigio": sigio,
+    "child": own_child,
+    "read": lambda: open("/etc/passwd").read(),
+    "write": lambda: open("/tmp/evil", "w"),
+    "workspace": lambda: open(folder + "/made", "w").close(),
+    "rename": lambda: os.rename(folder + "/made", folder + "/sub/made"),
+    "connect": lambda: socket.socket(socket.AF_UNIX).connect(folder + "/nowhere"),
+    "dgram": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+    "own group": lambda: (signal.signal(signal.SIGUSR1, signal.SIG_IGN), os.kill(0, signal.SIGUSR1)),
+    "raise": lambda: (signal.signal(signal.SIGUSR2, signal.SIG_IGN), signal.raise_signal(signal.SIGUSR2)),
+}.items():
+    try: attack()
+    except OSError as error: print(name, errno.errorcode.get(error.errno, "refused"))
+    else: print(name, "done")
+"""
+
+
+def newest_landlock() -> int:
+    try:
+        return wrapper.landlock_abi()
+    except OSError:
+        return 0
+
+
+@pytest.mark.skipif(not Path(SYSTEM_PYTHON).exists(), reason=f"there is no {SYSTEM_PYTHON}")
+@pytest.mark.parametrize("abi", range(1, newest_landlock() + 1))
+def test_with_each_version_of_landlock_code_of_the_servers_own_uid_harms_nobody(abi: int, open_way: Path) -> None:
+    me = {"user": STRANGER, "group": STRANGER, "extra_groups": []} if os.geteuid() == 0 else {}
+    (folder := open_way / "w").mkdir()
+    (folder / "sub").mkdir()
+    for made in (folder, folder / "sub"):
+        made.chmod(0o777)
+    system = [path for path in ("/usr", *bubblewrap.SYSTEM, "/etc/ld.so.cache", "/proc/self") if os.path.exists(path)]
+    config = {
+        "confine": True,
+        "supervise": os.getpid(),
+        "landlock": {
+            "abi": abi, "same_uid": True, "read": [*system, wrapper.__file__],
+            "write": [str(folder)], "devices": ["/dev/null"],
+        },
+    }  # fmt: skip
+    with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True, **me) as victim:  # type: ignore[call-overload]
+        python = [SYSTEM_PYTHON, "-I", "-S"]
+        attack = [*python, "-c", ATTACKS, str(victim.pid), str(folder)]
+        done = subprocess.run(
+            [*python, wrapper.__file__, json.dumps(config), "--", *attack],
+            capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder, **me,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+        assert victim.poll() is None
+        victim.kill()
+    blocked = ("kill", "group", "supervisor", "thread", "pidfd", "sigio", "read", "write", "connect", "dgram")
+    assert [name for name in blocked if told.pop(name) == "done"] == []
+    # Links and renames between folders only since version 2, signals to children only where Landlock judges signals.
+    assert told == {
+        "child": "done" if abi >= 6 else "EPERM",
+        "workspace": "done", "own group": "done", "raise": "done", "rename": "done" if abi >= 2 else "EXDEV",
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(newest_landlock() == 0, reason="this kernel has no Landlock")
+def test_everything_in_landlock_walls_ends_when_the_server_dies(open_way: Path) -> None:
+    system = [path for path in ("/usr", *bubblewrap.SYSTEM, "/etc/ld.so.cache", "/proc/self") if os.path.exists(path)]
+    rules = {
+        "abi": newest_landlock(), "same_uid": os.geteuid() != 0, "read": [*system, wrapper.__file__],
+        "write": [str(open_way)], "devices": ["/dev/null"],
+    }  # fmt: skip
+    dropped = {"uid": STRANGER} if os.geteuid() == 0 else {}  # a change of uid makes a process forget who it dies with
+    server = f"""
+import json, os, subprocess
+config = {{"confine": True, "supervise": os.getpid(), "landlock": {rules!r}, **{dropped!r}}}
+read, write = os.pipe()
+python = [{SYSTEM_PYTHON!r}, "-I", "-S"]
+command = [*python, {wrapper.__file__!r}, json.dumps(config), "--", *python, "-c", {DAEMONS + "time.sleep(600)"!r}]
+subprocess.Popen(command, stdout=write, start_new_session=True)
+assert os.read(read, 5) == b"ready"
+os.kill(os.getpid(), 9)
+"""
+    ended = subprocess.run(
+        [SYSTEM_PYTHON, "-c", server], stderr=subprocess.PIPE, timeout=SECONDS, check=False, cwd=open_way
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()  # stderr ended: so did all who held it
+
+
 # ------------------------------------------------------------------------------------------------ none
 
 
@@ -392,6 +509,35 @@ def test_the_filter_judges_calls_as_it_should_on(machine: str, arch: int, calls:
     assert verdict(program, numbers["write"], 0x40000003) == KILL
     if machine == "x86_64":
         assert verdict(program, 0x40000000 | 1, arch) == ERRNO | 38
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "calls"),
+    [
+        ("x86_64", 0xC000003E, (1, 42, 91, 302, 141, 41, 53, 62, 56)),
+        ("aarch64", 0xC00000B7, (64, 203, 52, 261, 140, 198, 199, 129, 220)),
+    ],
+)
+def test_without_namespaces_the_filter_is_stricter_on(machine: str, arch: int, calls: tuple[int, ...]) -> None:
+    names = ("write", "connect", "fchmod", "prlimit64", "setpriority", "socket", "socketpair", "kill", "clone")
+    numbers = dict(zip(names, calls, strict=True))
+
+    def judge(name: str, *arguments: int, abi: int = 7, same_uid: bool = True) -> int:
+        rules = {"abi": abi, "same_uid": same_uid, "guarded": [100, 200]}
+        return verdict(wrapper.seccomp_program(machine, rules), numbers[name], arch, *arguments)
+
+    assert judge("write") == ALLOW
+    assert judge("connect") == ERRNO | 13
+    assert [judge("fchmod", same_uid=same) for same in (True, False)] == [ERRNO, ALLOW]
+    assert [judge("prlimit64", pid) for pid in (0, 1)] == [ALLOW, ERRNO | 1]
+    assert [judge("setpriority", *who) for who in ((0, 0), (0, 9), (2, 0))] == [ALLOW, ERRNO | 1, ERRNO | 1]
+    for call in ("socket", "socketpair"):
+        asked = ((1, 1), (1, 0o2004001), (1, 2), (1, 5), (2, 1), (16, 3))
+        kinds = [judge(call, family, kind) for family, kind in asked]
+        assert kinds == [ALLOW] * 2 + [ERRNO | 97] * 4
+    assert [judge("kill", 9, abi=abi) for abi in (5, 6)] == [ERRNO | 1, ALLOW]
+    assert [judge("kill", 0, abi=5), judge("kill", 9, abi=5, same_uid=False)] == [ALLOW, ALLOW]
+    assert [judge("clone", flags) for flags in (17, 0x10000011)] == [ALLOW, ERRNO | 1]
 
 
 def test_an_architecture_without_a_table_is_refused() -> None:

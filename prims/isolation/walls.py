@@ -173,7 +173,7 @@ class Supervised:
         for folder in (places.home, places.tmp):
             Path(folder).mkdir(mode=0o700, exist_ok=True)
             if box.uid is not None:
-                os.chown(folder, box.uid, box.uid)
+                os.chown(folder, box.uid, box.uid, follow_symlinks=False)
         steps = {"env": sorted(env), "oom_score_adj": OOM_SCORE_ADJ, "supervise": os.getpid(), **config}
         return subprocess.Popen(
             wrapped(WRAPPER, steps, argv),
