@@ -132,6 +132,7 @@ NO_HTML, NO_JSON = (
         ({"application/json": {"[": '"]\\"[['}}, {"application/json": {"[": '"]\\"[['}}),
         ({"text/plain": "a\ud800\0é"}, {"text/plain": "a?\0é"}),
         ({"text/html": ["<b>", "</b>"]}, {"text/html": "<b></b>"}),
+        ({"application/vnd.vegalite.v6.json": {"a": 1}}, {"application/vnd.vegalite.v6+json": {"a": 1}}),
         ({"text/html": {"no": "text"}}, NO_HTML),
         ({"application/json": nested(5000)}, NO_JSON),
         ({"application/json": nested(100_000)}, NO_JSON),
@@ -312,9 +313,9 @@ HOSTILE = "<script>document.title = 'taken'</script>"
 
 
 def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_path: Path) -> None:
-    frame = f"""<p>table</p><script>
-        const tell = (text) => document.body.append(text);
-        try {{ parent.document.title = 'taken' }} catch {{ parent.postMessage({{prims: 321}}, '*') }}
+    frame = f"""<p onclick='1'>table</p><script>
+        parent.postMessage({{prims: 'height', value: 1234}}, '*');
+        parent.document.title = 'taken';
     </script>{HOSTILE}"""
     svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'>{HOSTILE}</svg>"
     metadata = {"image/png": {"width": "1 onerror=document.title='taken'"}, "filenames": {"image/png": "file:///x"}}
@@ -328,13 +329,16 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
         {"application/vnd.jupyter.widget-view+json": {"x": HOSTILE}},
         {"text/vnd.mermaid": HOSTILE},
         {"text/latex": HOSTILE},
+        {"text/html": frame, "image/png": "eA=="},
+        {"application/vnd.plotly.v1+json": {"data": [{"name": f"'\">{HOSTILE}"}]}, "text/html": frame},
+        {"application/vnd.plotly.v1+json": {"data": []}},
         {},
     ]
     shown = [Output({"output_type": "display_data", "data": data, "metadata": metadata}) for data in bundles]
     error = {"output_type": "error", "ename": HOSTILE, "evalue": HOSTILE, "traceback": [HOSTILE]}
     run = past(1, code=f"'{HOSTILE}'", outputs=(*shown, stream(HOSTILE), Output(error)), status="error", cause=HOSTILE)
     notebook = as_notebook([run], {f"{HOSTILE}.csv": Mounted("", 1, "f", None)}, ())
-    markdown = f"# Title\n\n{HOSTILE}\n\n<img src=x onerror=\"{HOSTILE}\"> [a](javascript:alert(1)) `code`"
+    markdown = f'# Title\n\n{HOSTILE}\n\n<img src=x onerror="{HOSTILE}"> [a](javascript:alert(1)) `code`'
     notebook["cells"].append({"cell_type": "markdown", "id": "m", "metadata": {}, "source": markdown})
     page = tmp_path / "page.html"
     page.write_bytes(convert(notebook, "html"))
@@ -343,7 +347,12 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:|//)", text)
     assert "<h1" in text and "<code>code</code>" in text and "<td" in text
     assert "javascript:" not in text
-    assert len(text) < 400_000
+    packed = re.findall(r"<script[^>]* type=.application/gzip.", text)
+    assert len(packed) == 1  # plotly, once for all plots; no vega
+    assert len(re.findall(r"<iframe[^>]* data-library=.plotly. data-spec=", text)) == 2
+    assert len(re.findall(r"<iframe[^>]* srcdoc=", text)) == 1
+    assert len(re.findall(r"<img [^>]*src=.data:image/png;base64,eA==", text)) == 2
+    assert len(text) < 1_100_000
     browser = which("chromium") or which("chromium-browser") or which("google-chrome")
     if browser is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
@@ -353,8 +362,9 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
         capture_output=True, text=True, timeout=kit.SECONDS, check=True,
     )  # fmt: skip
     assert "<title>Session</title>" in done.stdout
-    # The frame's script has run, and could not reach the page: only what it tells of its height is heard.
-    assert re.search(r'<iframe class="prims-frame"[^>]* style="height: \d+px;"', done.stdout)
+    # Of the frame only our own script has run, which tells its height.
+    [height] = re.findall(r'<iframe class="prims-frame"[^>]* srcdoc=[^>]* style="height: (\d+)px;"', done.stdout)
+    assert int(height) < 1234
 
 
 def test_without_nbconvert_a_page_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

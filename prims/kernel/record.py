@@ -164,6 +164,8 @@ class Recorder:
         data = content.get("data")
         for mime, value in (data if isinstance(data, dict) else {}).items():
             if isinstance(mime, str) and _MIME.fullmatch(mime):
+                if mime.endswith(".json") and not isinstance(value, str):
+                    mime = mime.removesuffix(".json") + "+json"  # altair's own, which the notebook format does not know
                 form = _json(value) if _JSON_MIME.fullmatch(mime) else _multiline(value)
                 if form is None:
                     left_out.append(f"{mime} (no data of that type)")

@@ -1,9 +1,9 @@
 """A notebook as one page of HTML that needs nothing else: `python -m prims.session.page <notebook.ipynb >page.html`.
 
 Outputs come from code that nobody vouches for, and such a page is opened from a disk. So no output is part of the page
-itself: pictures are images, HTML is in frames that are kept from the page and from each other, and everything else is
-text. The page's own policy allows no connection at all, also to the frames. A program of its own, because nbconvert
-takes seconds to import, and the server's time and memory are for calls.
+itself: pictures are images, plots are drawn from their specs by the libraries of our own, HTML is in frames in which
+no script of its own runs, and everything else is text. The page's policy allows no connection at all. A program of its
+own, because nbconvert takes seconds to import, and the server's time and memory are for calls.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import binascii
 import html
 import json
 import logging
+import re
+import secrets
 import subprocess
 import sys
 import threading
+from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,9 +28,12 @@ _log = logging.getLogger(__name__)
 _SECONDS = 60.0
 _one_at_a_time = threading.Lock()
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
+_PLOTS = {"plotly": re.compile(r"application/vnd\.plotly\.v1\+json"),
+          "vega": re.compile(r"application/vnd\.vega(?:lite)?\.v\d[\d.]*\+json")}  # fmt: skip
+_SCRIPTED = re.compile(r"<script|\son\w+\s*=|javascript:", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline' 'unsafe-eval' blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
 _TAGS = frozenset(
     [
@@ -37,17 +43,44 @@ _TAGS = frozenset(
     ]
 )  # fmt: skip
 _ATTRIBUTES = {"*": ["class", "id", "title", "align"], "a": ["href"], "img": ["src", "alt", "width", "height"]}
-# A frame of another origin cannot be measured from here: it tells its height.
-_FRAME = """<!doctype html><meta charset="utf-8"><style>
+# A frame of another origin cannot be measured from here: it tells its height. Only that script runs in it, as nobody
+# else knows the nonce.
+_FRAME = """<!doctype html><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="script-src 'nonce-{nonce}'">
+<style>
 body {{ margin: 0; font: 14px/1.4 system-ui, sans-serif; }}
 table {{ border-collapse: collapse; font-size: 13px; }}
 th, td {{ padding: 3px 9px; text-align: right; border: 0; }}
 thead {{ border-bottom: 1px solid #999; }}
 tbody tr:nth-child(odd) {{ background: #f5f5f5; }}
-</style><body>{html}<script>
-new ResizeObserver(() => parent.postMessage({{prims: document.documentElement.scrollHeight}}, "*"))
-  .observe(document.body);
-</script>"""
+</style><script nonce="{nonce}">
+const tell = () => parent.postMessage({{prims: "height", value: document.documentElement.scrollHeight}}, "*");
+addEventListener("load", tell);
+new ResizeObserver(tell).observe(document.documentElement);
+</script><body>{html}"""
+_NO_SCRIPTS = '<div class="prims-status">The scripts of this output do not run here; the notebook has them.</div>'
+# Packed as they are, the libraries are unpacked by the browser, once for all plots.
+_SCRIPT = """
+const frames = () => [...document.querySelectorAll(".prims-frame")];
+addEventListener("message", ({source, data}) => {
+  const frame = frames().find((frame) => frame.contentWindow === source);
+  if (!frame || typeof data?.prims !== "string") return;
+  if (data.prims === "height" && data.value > 0) frame.style.height = Math.min(Math.max(data.value, 20), 2400) + "px";
+  else if (data.prims === "ready" && frame.dataset.spec)
+    source.postMessage({prims: "spec", value: JSON.parse(frame.dataset.spec)}, "*");
+  else if (data.prims === "failed") frame.replaceWith(frame.title);
+});
+addEventListener("DOMContentLoaded", async () => {
+  for (const packed of document.querySelectorAll("script[type='application/gzip']")) {
+    const bytes = Uint8Array.from(atob(packed.text), (c) => c.charCodeAt(0));
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const library = await new Response(unpacked).text();
+    for (const frame of frames().filter((frame) => frame.dataset.library === packed.id))
+      frame.srcdoc = `<!doctype html><meta charset="utf-8"><style>body { margin: 0; } #plot { width: 100%; }</style>` +
+        `<div id="plot"></div><script>${library}<\\/script>`;
+  }
+});
+"""
 _TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js -%}
 <meta http-equiv="Content-Security-Policy" content="POLICY">
@@ -59,22 +92,16 @@ _TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
 <style>
 main { max-width: 1000px; margin: 0 auto; }
 .prims-frame { width: 100%; height: 60px; border: 0; background: white; }
+.prims-output pre { white-space: pre-wrap; }
 .prims-status { color: #616161; font-size: 12px; padding: 2px 0; }
 .prims-output img { max-width: 100%; }
 </style>
-<script>
-addEventListener("message", (event) => {
-  for (const frame of document.querySelectorAll(".prims-frame")) {
-    if (frame.contentWindow === event.source && Number.isFinite(event.data?.prims)) {
-      frame.style.height = Math.min(Math.max(event.data.prims, 20), 2000) + "px";
-    }
-  }
-});
-</script>
+<script>SCRIPT</script>
 {%- endblock -%}
 {#- Only what `_shown` has made. -#}
 {%- block data_html scoped -%}<div class="prims-output">{{ output.data['text/html'] }}</div>{%- endblock -%}
-""".replace("POLICY", _POLICY)
+{%- block body_footer -%}LIBRARIES{{ super() }}{%- endblock -%}
+"""
 
 
 def as_page(notebook: bytes) -> bytes:
@@ -102,12 +129,13 @@ def convert(data: bytes) -> bytes:
     import nbformat
     from nbconvert.exporters import HTMLExporter
 
-    cells = []
+    cells: list[dict[str, Any]] = []
+    nonce = secrets.token_hex(16)
     # Read by nbformat, which joins the lines of texts.
     for cell in nbformat.reads(data.decode("utf-8"), as_version=4).cells:
         kept = {"cell_type": cell["cell_type"], "metadata": {}, "source": cell["source"]}
         if cell["cell_type"] == "code":
-            outputs = [_shown(output) for output in cell["outputs"]]
+            outputs = [_shown(output, nonce) for output in cell["outputs"]]
             if caption := _caption(cell["metadata"].get("prims")):
                 outputs.append(_display(f'<div class="prims-status">{html.escape(caption)}</div>'))
             kept |= {"execution_count": cell["execution_count"], "outputs": outputs}
@@ -115,10 +143,29 @@ def convert(data: bytes) -> bytes:
     # Metadata has ways of its own into a page; what is said of the language is all that is needed.
     metadata = {"title": "Session", "language_info": {"name": "python", "pygments_lexer": "ipython3"}}
     plain = {"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells}
-    exporter = HTMLExporter(raw_template=_TEMPLATE, sanitize_html=True, anchor_link_text=" ")
+    template = _TEMPLATE.replace("POLICY", _POLICY).replace("SCRIPT", _raw(_SCRIPT))
+    exporter = HTMLExporter(
+        raw_template=template.replace("LIBRARIES", _raw(_libraries(cells))), sanitize_html=True, anchor_link_text=" "
+    )
     exporter.register_filter("clean_html", _clean)
     page: str = exporter.from_notebook_node(nbformat.from_dict(plain))[0]
     return page.encode("utf-8", "replace")
+
+
+def _raw(text: str) -> str:
+    return "{% raw %}" + text + "{% endraw %}"
+
+
+def _libraries(cells: list[dict[str, Any]]) -> str:
+    """The libraries that draw the plots of these cells. They are the MCP App's, and lie where it has them."""
+    shown = [output["data"]["text/html"] for cell in cells for output in cell.get("outputs", ())
+             if "text/html" in output.get("data", {})]  # fmt: skip
+    parts = []
+    for name in _PLOTS:
+        if any(f'data-library="{name}"' in text for text in shown):
+            packed = files("prims").joinpath("server", "app_view", f"{name}.js.gz").read_bytes()
+            parts.append(f'<script type="application/gzip" id="{name}">{base64.b64encode(packed).decode()}</script>')
+    return "".join(parts)
 
 
 def _clean(text: str) -> str:
@@ -141,20 +188,32 @@ def _caption(prims: Any) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _shown(output: dict[str, Any]) -> dict[str, Any]:
+def _shown(output: dict[str, Any], nonce: str) -> dict[str, Any]:
     """An output of which nothing is taken as HTML that is not ours."""
     if "data" not in output:
         return output
     data = {mime: _text(value) for mime, value in output["data"].items()}
-    alt = html.escape(data.get("text/plain", "")[:1000], quote=True)
-    if "text/html" in data:
-        frame = html.escape(_FRAME.format(html=data["text/html"]), quote=True)
-        return _display(f'<iframe class="prims-frame" sandbox="allow-scripts" title="{alt}" srcdoc="{frame}"></iframe>')
+    twin = data.get("text/plain", "")
+    alt = html.escape(twin[:1000], quote=True)
+    frame = f'<iframe class="prims-frame" sandbox="allow-scripts" title="{alt}"'
+    for name, mimes in _PLOTS.items():
+        for mime in filter(mimes.fullmatch, data):
+            spec = html.escape(json.dumps(output["data"][mime]), quote=True)
+            return _display(f'{frame} data-library="{name}" data-spec="{spec}"></iframe>')
+    scripted = "text/html" in data and _SCRIPTED.search(data["text/html"]) is not None
+    if "text/html" in data and not (scripted and any(mime in data for mime in _PICTURES)):
+        inner = html.escape(_FRAME.format(html=data["text/html"], nonce=nonce), quote=True)
+        note = f"<pre>{html.escape(twin)}</pre>{_NO_SCRIPTS}" if scripted else ""
+        return _display(f'{frame} srcdoc="{inner}"></iframe>{note}')
     for mime in _PICTURES:
         if (raw := _bytes(data.get(mime), mime)) is not None:
             source = base64.b64encode(raw).decode("ascii")
             return _display(f'<img src="data:{mime};base64,{source}" alt="{alt}">')
-    for mime in ("text/markdown", "text/latex", "text/plain", *data):
+    if "text/markdown" in data:
+        from nbconvert.filters import markdown2html
+
+        return _display(f'<div class="jp-RenderedHTMLCommon">{_clean(markdown2html(data["text/markdown"]))}</div>')
+    for mime in ("text/latex", "text/plain", *data):
         if mime in data:
             return {"output_type": "display_data", "metadata": {}, "data": {"text/plain": data[mime]}}
     return _display("")
