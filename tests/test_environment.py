@@ -22,6 +22,7 @@ from prims.config import Settings, tool_environment
 from prims.errors import ConfigError, InstallError, ShuttingDown
 from prims.kernel.environment import KERNEL, Base, Environment, Environments, create_venv, plan
 from prims.kernel.layers import FRESH_SECONDS, Resolution, Store
+from prims.kernel.uv import Pins
 from prims.kernel.uv_words import explain
 
 PATIENCE = 240.0
@@ -120,7 +121,7 @@ def test_a_layer_appears_whole_and_a_second_one_is_thrown_away(tmp_path: Path) -
     assert store.present(pins) is None
     for _ in range(2):
         scratch = store.scratch()
-        layer = store.adopt(built(scratch.path), pins, scratch, "/usr/bin/python3")
+        layer = store.adopt(built(scratch.path), dict.fromkeys(pins, ()), scratch, "/usr/bin/python3")
         scratch.remove()
         assert store.present(pins) == layer
     assert [p.name for p in (tmp_path / "layers").iterdir()] == [layer.name]
@@ -133,7 +134,7 @@ def test_a_damaged_layer_is_replaced(tmp_path: Path, gone: str) -> None:
     pins = ("six==1.0",)
     for again in (True, False):
         scratch = store.scratch()
-        layer = store.adopt(built(scratch.path), pins, scratch, "/usr/bin/python3")
+        layer = store.adopt(built(scratch.path), dict.fromkeys(pins, ()), scratch, "/usr/bin/python3")
         scratch.remove()
         if again:
             (layer / gone).rename(tmp_path / "taken")
@@ -166,7 +167,7 @@ def test_scripts_find_python_by_path_and_hard_links_stay_untouched(tmp_path: Pat
     (target / "bin/direct").hardlink_to(original)
     (target / "bin/shell").write_text("#!/bin/sh\n'''exec' '/opt/py thon' \"$0\" \"$@\"\n' '''\nprint(2)\n")
     (target / "bin/other").write_text("#!/bin/sh\necho 3\n")
-    layer = store.adopt(target, ("six==1.0",), scratch, "/opt/python")
+    layer = store.adopt(target, {"six==1.0": ()}, scratch, "/opt/python")
     scratch.remove()
     assert (layer / "bin/direct").read_text() == "#!/usr/bin/env python3\nprint(1)\n"
     assert (layer / "bin/shell").read_text() == "#!/usr/bin/env python3\nprint(2)\n"
@@ -209,11 +210,11 @@ class FakeInstaller:
     installed: list[tuple[str, ...]] = field(default_factory=list)
     stopped: int = 0
 
-    async def resolve(self, requirements: Sequence[str], scratch: Path, **_: object) -> tuple[str, ...]:
+    async def resolve(self, requirements: Sequence[str], scratch: Path, **_: object) -> Pins:
         self.resolved.append(tuple(requirements))
-        return tuple(sorted(f"{r.partition('>')[0]}==1" for r in requirements))
+        return dict.fromkeys(sorted(f"{r.partition('>')[0]}==1" for r in requirements), ())
 
-    async def install(self, pins: Sequence[str], target: Path, scratch: Path) -> None:
+    async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
         self.installing.set()
         try:
             await self.gate.wait()

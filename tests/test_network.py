@@ -33,20 +33,20 @@ OUTSIDE = "127.0.0.2"
 """Where servers of the tests listen: 127.0.0.1 would be the sandbox itself."""
 
 
-def wheel() -> bytes:
-    """A package `tiny`."""
+def wheel(name: str) -> bytes:
+    """A package with one module."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as whole:
-        whole.writestr("tiny.py", "size = 1\n")
-        info = "tiny-1.0.dist-info"
-        whole.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        whole.writestr(f"{name}.py", "size = 1\n")
+        info = f"{name}-1.0.dist-info"
+        whole.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         whole.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        whole.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*whole.namelist(), f"{info}/RECORD"]))
+        whole.writestr(f"{info}/RECORD", "".join(f"{one},,\n" for one in [*whole.namelist(), f"{info}/RECORD"]))
     return file.getvalue()
 
 
-TINY = "tiny-1.0-py3-none-any.whl"
-FILES = {"/simple/tiny/": f'<a href="/{TINY}">{TINY}</a>'.encode(), f"/{TINY}": wheel()}
+TINY, WHEEL = "tiny-1.0-py3-none-any.whl", wheel("tiny")
+FILES = {"/simple/tiny/": f'<a href="/{TINY}">{TINY}</a>'.encode(), f"/{TINY}": WHEEL}
 
 
 class _Site(BaseHTTPRequestHandler):

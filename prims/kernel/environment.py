@@ -25,7 +25,7 @@ from prims.errors import ConfigError, InstallError, Refused
 from prims.isolation.walls import base_python
 from prims.kernel.builds import Builds, Tell
 from prims.kernel.layers import Resolution, Scratch, Store
-from prims.kernel.uv import Installer, Uv, index_settings
+from prims.kernel.uv import Installer, Pins, Uv, index_settings
 from prims.kernel.venv import create_venv, prewarm
 from prims.requirements import parse
 
@@ -181,8 +181,8 @@ class Environments:
         async with self._scratch() as scratch:
             resolve = partial(self._uv.resolve, scratch=scratch.path, offline=offline, patient=patient)
             pins = await resolve((KERNEL, *self._default))
-            kernel = await resolve((KERNEL,), constraints=pins) if self._default else pins
-        return Resolution(pins, kernel=kernel)
+            kernel = await resolve((KERNEL,), constraints=tuple(pins)) if self._default else pins
+        return Resolution(tuple(pins), kernel=tuple(kernel), hashes=pins)
 
     # ------------------------------------------------------------------------------------- the calls
 
@@ -212,7 +212,7 @@ class Environments:
                     # One that came back as a dependency of something else is not left out.
                     here = {_name(pin) for pin in pins}
                     out = tuple(p for p in self._default if p not in kept and _name(p) not in here)
-                    return Resolution(pins, left_out=out)
+                    return Resolution(tuple(pins), left_out=out, hashes=pins)
 
     # --------------------------------------------------------------------------------- shared pieces
 
@@ -249,13 +249,13 @@ class Environments:
 
     async def _built(self, base: Base, found: Resolution, tell: Tell) -> Environment:
         wanted = plan(base, found.pins)
-        layers = tuple([await self._layer(pins, tell) for pins in wanted.layers])
+        layers = tuple([await self._layer({p: found.hashes.get(p, ()) for p in pins}, tell) for pins in wanted.layers])
         return Environment(layers, tuple(sorted(found.pins)), wanted.kernel_moved, _notes(found))
 
-    async def _layer(self, pins: tuple[str, ...], tell: Tell) -> Path:
+    async def _layer(self, pins: Pins, tell: Tell) -> Path:
         """The layer of `pins`, made now if need be."""
         store = await self._opened()
-        if present := await to_thread.run_sync(store.present, pins):
+        if present := await to_thread.run_sync(store.present, tuple(pins)):
             return present
         names = [_name(pin) for pin in pins]
         tell("installing " + (", ".join(names) if len(names) <= 4 else f"{len(names)} packages"))

@@ -18,13 +18,14 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 FRESH_SECONDS = 24 * 3600.0
 
 _MARKER = ".prims-layer.json"
+HASHES = ".prims-hashes.json"
 _BUILD = ".build-"
 _LOCK = ".lock"
 _FORMAT = 1  # of layers and resolutions; a change leaves the old ones unused
@@ -35,12 +36,13 @@ class Resolution:
     """What a question was resolved to: pins ("name==version", sorted).
 
     `kernel` are those of them that the kernel itself needs (known for the base only), `left_out` the default
-    packages that had to give way.
+    packages that had to give way. `hashes` are those that the index gave for the files of each pin.
     """
 
     pins: tuple[str, ...]
     kernel: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +123,16 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def adopt(self, built: Path, pins: Sequence[str], scratch: Scratch, python: str) -> Path:
+    def adopt(self, built: Path, pins: Mapping[str, tuple[str, ...]], scratch: Scratch, python: str) -> Path:
         """Make `built` (inside `scratch`) the layer of `pins`, unless another process was first.
 
-        `python` is the interpreter that installed scripts name; they are made to run in any venv.
+        The hashes that the files of each pin were checked against are kept with it. `python` is the interpreter that
+        installed scripts name; they are made to run in any venv.
         """
-        layer = self.layer(pins)
+        layer = self.layer(tuple(pins))
         (built / _LOCK).unlink(missing_ok=True)  # uv's own
         _free_scripts(built / "bin", python)
+        (built / HASHES).write_text(json.dumps(pins))
         entries = sorted(_entries(built))
         (built / _MARKER).write_text(json.dumps({"pins": sorted(pins), "entries": entries}))
         built.chmod(0o755)
@@ -137,7 +141,7 @@ class Store:
                 built.rename(layer)
                 return layer
             except OSError:
-                if self.present(pins):
+                if self.present(tuple(pins)):
                     return layer
                 # One is there, but damaged: out of the way with it. Whoever uses it keeps its open files.
                 with contextlib.suppress(FileNotFoundError):
@@ -151,7 +155,8 @@ class Store:
         """What `question` was resolved to before, if anything that can be read."""
         try:
             data = json.loads(self._answer(question).read_bytes())
-            found = Resolution(tuple(data["pins"]), tuple(data["kernel"]), tuple(data["left_out"]))
+            hashes = {pin: tuple(found) for pin, found in data.get("hashes", {}).items()}
+            found = Resolution(tuple(data["pins"]), tuple(data["kernel"]), tuple(data["left_out"]), hashes)
             age = time.time() - float(data["time"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -165,6 +170,7 @@ class Store:
             "pins": resolution.pins,
             "kernel": resolution.kernel,
             "left_out": resolution.left_out,
+            "hashes": dict(resolution.hashes),
         }
         fd, name = tempfile.mkstemp(dir=self._resolutions, prefix=".new-")
         with os.fdopen(fd, "w") as file:

@@ -39,14 +39,19 @@ _NO_PROJECT = "# Ends uv's search for a project's settings here.\n"
 
 # Settings of a person's own uv work that would turn our calls into something else.
 _NOT_OURS = {
-    "UV_COMPILE_BYTECODE", "UV_LINK_MODE", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT",
+    "UV_COMPILE_BYTECODE", "UV_LINK_MODE", "UV_NO_VERIFY_HASHES", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT",
     "UV_PYTHON", "UV_REQUIRE_HASHES", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_WORKING_DIR",
     "UV_WORKING_DIRECTORY", "FORCE_COLOR", "CLICOLOR_FORCE", "RUST_LOG",
 }  # fmt: skip
 # Settings that change how uv works but never what it finds.
 _NO_MATTER = ("UV_CACHE_DIR", "UV_CONCURRENT_", "UV_HTTP_", "UV_NO_PROGRESS", "UV_REQUEST_TIMEOUT", "UV_RUN_")
 
-_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
+# One package of uv's answer, with what stands in the lines below it.
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)(.*(?:\n[ \t].*)*)", re.M)
+_HASH = re.compile(r"--hash=(sha(?:256|384|512):[0-9a-f]{64,128})")
+
+Pins = Mapping[str, tuple[str, ...]]
+"""Packages as "name==version", sorted, each with the hashes that the index gives for its files ("sha256:...")."""
 
 
 class Installer(Protocol):
@@ -64,15 +69,16 @@ class Installer(Protocol):
         constraints: Sequence[str] = (),
         offline: bool = False,
         patient: bool = True,
-    ) -> tuple[str, ...]:
-        """Pins ("name==version", sorted) that satisfy `requirements` and `constraints`.
+    ) -> Pins:
+        """Pins that satisfy `requirements` and `constraints`.
 
         `prefer` are pins to keep where they fit. Not `patient`: give up at the first network failure.
         """
         ...
 
-    async def install(self, pins: Sequence[str], target: Path, scratch: Path) -> None:
-        """Put exactly `pins` into the new directory `target`, compiled to bytecode."""
+    async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
+        """Put exactly `pins` into the new directory `target`, compiled to bytecode. A file that has none of the hashes
+        of its pin is an error."""
         ...
 
 
@@ -96,7 +102,7 @@ class Uv:
         constraints: Sequence[str] = (),
         offline: bool = False,
         patient: bool = True,
-    ) -> tuple[str, ...]:
+    ) -> Pins:
         wanted, kept, bound, without = (scratch / f"{n}.txt" for n in ("wanted", "kept", "bound", "without"))
         await _write(wanted, requirements)
         await _write(bound, constraints)
@@ -105,22 +111,23 @@ class Uv:
         by_name = any(re.fullmatch(rf"{_LEFT_OUT}([^a-z0-9-].*)?", r) for r in requirements)
         await _write(without, () if by_name else (_OVERRIDES,))
         words = ["pip", "compile", str(wanted), "-c", str(bound), "--override", str(without)]
-        words += ["-o", str(kept), "--no-header", "--no-annotate", "--only-binary", ":all:"]
-        out = await self._run(words, requirements, offline=offline, patient=patient)
-        pins = (_PIN.match(line) for line in out.splitlines())
-        return tuple(sorted(f"{pin[1]}=={pin[2]}" for pin in pins if pin))
+        words += ["-o", str(kept), "--no-header", "--no-annotate", "--only-binary", ":all:", "--generate-hashes"]
+        words.append("--quiet")  # what it prints is in the file too, and may be megabytes
+        await self._run(words, requirements, offline=offline, patient=patient)
+        found = _PIN.findall(await anyio.Path(kept).read_text())
+        return {pin: tuple(sorted(_HASH.findall(rest))) for pin, rest in sorted(found)}
 
-    async def install(self, pins: Sequence[str], target: Path, scratch: Path) -> None:
+    async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
         listing = scratch / "pins.txt"
-        await _write(listing, pins)
+        await _write(listing, [" ".join([pin, *(f"--hash={one}" for one in hashes)]) for pin, hashes in pins.items()])
         words = ["pip", "install", "-r", str(listing), "--target", str(target), "--no-deps"]
         words += ["--only-binary", ":all:", "--compile-bytecode", "--link-mode", "hardlink"]
         try:
             # With pins, the cache holds either the very wheels or not. When it does, not asking the index for
             # each of them again is several times faster; when it does not, this has cost some 30 ms.
-            await self._run(words, pins, offline=True)
+            await self._run(words, list(pins), offline=True)
         except InstallError:
-            await self._run(words, pins)
+            await self._run(words, list(pins))
 
     async def _run(
         self, words: Sequence[str], asked: Sequence[str], *, offline: bool = False, patient: bool = True

@@ -27,6 +27,7 @@ _NO_WHEEL = (
     re.compile(_NAME + r"(?:[=<>!~]=?\S*)? (?:has|have) no (?:usable )?wheels"),
     re.compile(rf"only found wheels for `{_NAME}`"),
 )
+_HASH = re.compile(r"Hash mismatch for `([A-Za-z0-9][A-Za-z0-9._-]*)")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of | (?:is|are) available and you require ")
 _OTHER_PYTHON = re.compile(r"Python version \S+ does not satisfy Python")
 _NETWORK = re.compile(
@@ -59,6 +60,11 @@ def explain(text: str, asked: Sequence[str], *, code: int | None = None) -> Inst
 def _sentence(said: str, log: str, asked: Sequence[str], code: int | None) -> tuple[InstallReason, str]:
     if found := _NOT_FOUND.search(said):
         return "unknown", _unknown(found[1], asked)
+    if found := _HASH.search(said):
+        return "other", (
+            f"The file of {found[1]} that the package index gave is not the one whose hash it lists, so it was not "
+            "installed. The operator of this server should look at the index."
+        )
     # Before the network: with a dead network uv may find no solution in what its cache holds.
     if _NETWORK.search(said):
         cause = _CAUSE_OF_NETWORK.search(said)
