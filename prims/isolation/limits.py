@@ -110,6 +110,7 @@ class Watch:
     ) -> None:
         """Look at `pid` and its descendants ten times a second until it is gone, or until cancelled.
 
+        The first look comes after a tenth of a second, and does not hold up the beginning.
         Above a limit calls `on_exceeded` once and returns. Looks are more frequent where the limit is near or the run
         grows fast; slow ones are made in a thread.
         """
@@ -117,6 +118,7 @@ class Watch:
         if self._cpu_before is None:
             self._cpu_before = 0.0 if most_cpu is None else cpu_seconds(tree(pid))
         slow, before = False, 0
+        await anyio.sleep(_NEAR_SECONDS)
         while True:
             began = time.monotonic()
             pids, used = await anyio.to_thread.run_sync(_look, pid) if slow else _look(pid)

@@ -126,7 +126,8 @@ class Kernel:
         with anyio.move_on_after(START_SECONDS):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._until_dead, group.cancel_scope)
-                request = self._client.kernel_info(reply=False)
+                # Executing nothing, and not asking who it is: the code's way is warm then.
+                request = self._client.execute("pass", silent=True, store_history=False, reply=False)
                 await self._until(self._client.iopub_channel, lambda m: m["msg_type"] == "iopub_welcome")
                 await self._until(self._client.shell_channel, lambda m: m["parent_header"].get("msg_id") == request)
                 group.cancel_scope.cancel()

@@ -91,6 +91,8 @@ class Store:
         self._identity = (str(_FORMAT), interpreter(), identity)
         self._layers = root / "layers"
         self._resolutions = root / "resolutions"
+        # Found whole, when they had last changed at their top.
+        self._whole: dict[Path, int] = {}
         for folder in (self._layers, self._resolutions):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -117,9 +119,14 @@ class Store:
         """The finished layer of `pins`; None when there is none or files at its top have gone."""
         layer = self.layer(pins)
         try:
-            whole = json.loads((layer / _MARKER).read_bytes())["entries"]
-            # Cleaners of caches and temporary folders delete single files by age.
-            return layer if set(whole) <= _entries(layer) else None
+            changed = layer.stat().st_mtime_ns
+            if self._whole.get(layer) != changed:
+                whole = json.loads((layer / _MARKER).read_bytes())["entries"]
+                # Cleaners of caches and temporary folders delete single files by age.
+                if not set(whole) <= _entries(layer):
+                    return None
+                self._whole[layer] = changed
+            return layer
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

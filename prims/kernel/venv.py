@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from prims.errors import InstallError
 
 _PIP_SCRIPT = "#!/usr/bin/env python3\nimport sys\n\nfrom pip import main\n\nsys.exit(main())\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One thing of a new virtualenv: a folder, a link (`link` says where to) or a file."""
+
+    path: str
+    mode: int
+    link: str = ""
+    content: bytes = b""
+
+    def make(self, root: Path) -> None:
+        path = root / self.path
+        if stat.S_ISDIR(self.mode):
+            path.mkdir(stat.S_IMODE(self.mode))
+        elif self.link:
+            path.symlink_to(self.link)
+        else:
+            path.write_bytes(self.content)
+            path.chmod(stat.S_IMODE(self.mode))
 
 
 def create_venv(path: Path, layers: Sequence[str], *, python: str, app_data: Path | None = None) -> None:
@@ -20,33 +44,52 @@ def create_venv(path: Path, layers: Sequence[str], *, python: str, app_data: Pat
     site-packages; the `.pth` files in them work. Nothing in the venv names `path`, so it may be mounted
     elsewhere. Its `pip` is a stand-in that says which packages are there and how to ask for more.
 
-    Synchronous, some 10 ms once `prewarm` has run (some 300 ms before that): call it in a thread.
+    Synchronous, about 1 ms once `prewarm` has run (some 300 ms before that): call it in a thread.
     `app_data` is where virtualenv remembers interpreters, its usual place when None.
 
     Raises:
         InstallError: virtualenv cannot make one of this interpreter.
         OSError: it cannot be written.
     """
-    _virtualenv(path, python, app_data)
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    site = path / "lib" / version / "site-packages"
+    for made in prewarm(python, app_data):
+        made.make(path)
     # addsitedir, and not plain paths, so that the .pth files of wheels take effect as in an ordinary venv.
     lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
-    (site / "prims.pth").write_text("".join(lines), encoding="utf-8")
-    _add_pip(site, path / "bin")
+    (_site(path) / "prims.pth").write_text("".join(lines), encoding="utf-8")
 
 
 def join_venv(path: Path, layers: Sequence[str]) -> None:
     """Add `layers` to a virtualenv that is in use, for the interpreters that will be started from it."""
-    site = next((path / "lib").glob("python3*")) / "site-packages"
     lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
-    (site / "prims-joined.pth").write_text("".join(lines), encoding="utf-8")
+    (_site(path) / "prims-joined.pth").write_text("".join(lines), encoding="utf-8")
 
 
-def prewarm(python: str, app_data: Path) -> None:
-    """Do once what makes the first `create_venv` slow: imports, and asking the interpreter about itself."""
+@cache
+def prewarm(python: str, app_data: Path | None) -> tuple[_Made, ...]:
+    """All that is in a new virtualenv of `python`, as virtualenv makes it, and our stand-in for pip: looked at once,
+    because it is the same for every run."""
     with tempfile.TemporaryDirectory(prefix="prims-") as folder:
-        _virtualenv(Path(folder) / "venv", python, app_data)
+        root = Path(folder) / "venv"
+        _virtualenv(root, python, app_data)
+        _add_pip(_site(root), root / "bin")
+        return tuple(_look(root, path) for path in (root, *sorted(root.rglob("*"))))
+
+
+def _look(root: Path, path: Path) -> _Made:
+    mode = path.lstat().st_mode
+    name = str(path.relative_to(root))
+    if path.is_symlink():
+        return _Made(name, mode, link=os.readlink(path))
+    if path.is_dir():
+        return _Made(name, mode)
+    content = path.read_bytes()
+    if path.name == "pyvenv.cfg":  # how it was made, and where
+        content = re.sub(rb"^command = .*\n", b"", content, flags=re.MULTILINE)
+    return _Made(name, mode, content=content)
+
+
+def _site(path: Path) -> Path:
+    return path / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def _virtualenv(path: Path, python: str, app_data: Path | None) -> None:

@@ -163,6 +163,7 @@ class Host:
             if self.settings.transport == "stdio":
                 await self.process_session()
             await prepare()
+            gc.freeze()  # what has been loaded stays: no collection need look at it again, for tens of milliseconds
         except PrimsError as problem:
             # Each call says it too, and may find that it has been mended.
             _log.warning("%s", problem)

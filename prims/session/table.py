@@ -22,7 +22,7 @@ from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
 from prims.feedback import advice
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
-from prims.session.workspace import adopt, changes, checked_parts, open_beneath, snapshot
+from prims.session.workspace import Snapshot, adopt, changes, checked_parts, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import Usage, remove_large_tree, remove_tree, usage
@@ -334,8 +334,7 @@ class SessionTable:
             watch = partial(self._watch_quota, session, run)
             ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
             assert ran is not None
-            result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
-            after = await anyio.to_thread.run_sync(snapshot, session.files)
+            result, made, after = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
         finally:
             try:
                 spool.rmdir()  # nearly always empty by now
@@ -384,10 +383,10 @@ def _record_bytes(settings: Settings, request: RunRequest) -> int:
 
 def _move_in(
     session: Session, number: int, spool: Path, request: RunRequest, result: RunResult
-) -> tuple[RunResult, set[str]]:
+) -> tuple[RunResult, set[str], Snapshot]:
     """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
 
-    Also gives the paths of what was moved. The run is then part of the session's history.
+    Also gives the paths of what was moved, and how output/ looks then. The run is part of the session's history now.
     """
     ended = time.time()
     moved: dict[str, str | None] = {}
@@ -425,4 +424,4 @@ def _move_in(
     made = {path for path in moved.values() if path}
     session.made |= made
     session.history.add(past_run(number, request, result, ended))
-    return result, made
+    return result, made, snapshot(session.files)

@@ -7,14 +7,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 import zmq
+from ipykernel.control import ControlThread
 from ipykernel.displayhook import ZMQDisplayHook
 from ipykernel.iostream import IOPubThread
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Type, default
+from traitlets.config import Config
 
 from prims_kernel import figures, libraries, network, once, order, shell, streams
 from prims_kernel.shell import OnceShell, ScriptCompiler
@@ -44,6 +47,10 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     shell_class = Type(OnceShell)
     compiler_class = Type(ScriptCompiler)
 
+    @property
+    def _supports_kernel_subshells(self) -> bool:
+        return bool(self.shell_channel_thread)
+
     def raw_input(self, prompt: str = "") -> str:
         raise _no_input("input()")
 
@@ -55,6 +62,19 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
         if not silent and not shell.shared:
             once.finish()
         return reply
+
+
+class _NoSubshells:
+    """In the place of the thread that hands requests to subshells: one thread less on a request's way.
+
+    ipykernel asks whether there is one, but for its parent also where there is none.
+    """
+
+    def __init__(self) -> None:
+        self.parent_thread = threading.current_thread()
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class App(IPKernelApp):  # type: ignore[misc]
@@ -83,6 +103,43 @@ class OnceApp(App):
     def _session_default(self) -> order.OrderedSession:
         return order.OrderedSession(parent=self)
 
+    def get_ready(self) -> None:
+        """The first half of `initialize`, without command line and configuration files."""
+        self.init_crash_handler()
+        self.init_profile_dir()
+        self.init_pdb()
+        IOPubThread._setup_pipe_in = _no_pipe  # for displays of forked children, which are text here
+        self.shell = OnceShell.instance(
+            parent=self, profile_dir=self.profile_dir, user_ns={}, compiler_class=ScriptCompiler
+        )
+
+    def connect(self, connection_file: str) -> None:
+        """The second half, in the process that will run the code."""
+        # What the first half did for its own process.
+        self.shell.init_environment()
+        os.makedirs(self.profile_dir.location, exist_ok=True)
+        self.profile_dir.check_dirs()
+        self.connection_file = connection_file
+        self.init_connection_file()
+        self.init_sockets()
+        self.log_connection_info()
+        self.init_io()
+        self.init_signal()
+        self.init_kernel()
+        self.shell.kernel = self.kernel
+        self.init_path()
+        self.init_shell()
+        self.init_gui_pylab()
+        self.init_extensions()
+
+    def init_control(self, context: zmq.Context[Any]) -> None:
+        """Interrupts come here. The debugger's socket is there because a stream wants one."""
+        self.control_socket = context.socket(zmq.ROUTER)
+        self.control_port = self._bind_socket(self.control_socket, self.control_port)  # type: ignore[has-type]
+        self.debugpy_socket = context.socket(zmq.STREAM)
+        self.control_thread = ControlThread(daemon=True)
+        self.shell_channel_thread = _NoSubshells()
+
     def init_gui_pylab(self) -> None:
         super().init_gui_pylab()
         libraries.install()
@@ -101,21 +158,32 @@ class OnceApp(App):
         self._crash = crash
 
 
+def ready() -> OnceApp:
+    """Make all of a run's kernel that needs no connection, thread or descriptor: a parent does it before it forks."""
+    config = Config()
+    # A notebook's user may ask for what was typed before; nobody asks a single run, and the database costs it time.
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    config.Application.log_level = "CRITICAL"
+    app: OnceApp = OnceApp.instance(kernel_class=OnceKernel, config=config)
+    app.get_ready()
+    return app
+
+
 def main(argv: list[str]) -> None:
     """Run the kernel until it is shut down or killed."""
-    run_once = "--once" in argv
-    argv = [a for a in argv if a != "--once"]
-    # A notebook's user may ask for what was typed before; nobody asks a single run, and the database costs it time.
-    history = "--HistoryManager.enabled=False" if run_once else "--HistoryManager.hist_file=:memory:"
-    config = [history, "--InteractiveShell.colors=nocolor", "--log-level=CRITICAL"]
     os.umask(0o022)
     order.begin()
     shell.begin()
-    network.begin(os.path.dirname(os.path.abspath(argv[argv.index("-f") + 1])))
-    app = OnceApp.instance(kernel_class=OnceKernel) if run_once else App.instance()
-    app.initialize([*argv, *config])
-    if run_once:
+    connection_file = argv[argv.index("-f") + 1]
+    network.begin(os.path.dirname(os.path.abspath(connection_file)))
+    if "--once" in argv:
+        app = OnceApp.instance() if OnceApp.initialized() else ready()
+        app.connect(connection_file)
         once.prepare(app.shell)
     else:
+        app = App.instance()
+        config = ["--HistoryManager.hist_file=:memory:", "--InteractiveShell.colors=nocolor", "--log-level=CRITICAL"]
+        app.initialize([*argv, *config])
         once.add_working_directory()
     app.start()

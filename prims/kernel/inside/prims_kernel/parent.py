@@ -52,7 +52,9 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
     sys.path.insert(0, told["kernel"])
     _preload()
     from prims_kernel.app import main as run
+    from prims_kernel.app import ready
 
+    ready()
     del sys.path[0]
     sys.path.remove(told["packages"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing is left of a run that has ended
