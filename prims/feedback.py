@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from prims.config import Settings
 from prims.model import Limits, RunRequest, RunResult, binary
@@ -37,17 +40,57 @@ _MEMORY = re.compile(r"\bMemoryError\b|Unable to allocate|Cannot allocate memory
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
 _OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the )([\w.-]+)")
+_NAME = re.compile(r"name '(\w+)' is not defined")
+_DEFINED = re.compile(
+    r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]{1,100})?=(?!=)"
+    r"|^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+([^\n#;]{1,500})",
+    re.M,
+)
+_USUAL = {"np": "import numpy as np", "pd": "import pandas as pd", "plt": "import matplotlib.pyplot as plt",
+          "sns": "import seaborn as sns", "px": "import plotly.express as px", "pl": "import polars as pl",
+          "go": "import plotly.graph_objects as go", "sp": "import sympy as sp", "tf": "import tensorflow as tf",
+          "nx": "import networkx as nx", "alt": "import altair as alt"}  # fmt: skip
+_NO_FILE = re.compile(r"No such file or directory(?: \(os error 2\))?[:'\" ]+([^'\"\n]{1,500})")
+_READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|/)?mounts/")
+_CUT_TABLE = re.compile(r"^\[\d+ rows x \d+ columns\]$", re.M)
+_MOST_NAMES = 2000
 
 
-def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known of a run's session: names that earlier runs defined, with the run's number, and its files."""
+
+    names: Mapping[str, int] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+
+def defined_in(code: str) -> set[str]:
+    """The names that a piece of code binds, as far as can be seen at a glance."""
+    found: set[str] = set()
+    for one, several, imported in _DEFINED.findall(code):
+        found.update(re.findall(r"\w+", one or several))
+        found.update(part.split()[-1].split(".")[0] for part in imported.strip("() ").split(",") if part.split())
+        if len(found) > _MOST_NAMES:
+            break
+    return found
+
+
+def wants_files(result: RunResult) -> bool:
+    """Whether advice on this result is better with the names of the session's files."""
+    return result.error is not None and _NO_FILE.search(result.error.value) is not None
+
+
+def advice(request: RunRequest, result: RunResult, settings: Settings, around: Surroundings | None = None) -> list[str]:
     """Hints for the reader of `result`, most useful first."""
+    around = around or Surroundings()
     hints: list[str] = []
     error = result.error
     if result.status == "ok" and not (result.story or result.stderr or result.result or result.displays):
-        if result.artifacts:
+        if result.artifacts and not _saved_pictures(result):
             hints.append("The code printed nothing; its files are listed above.")
-        else:
+        elif not result.artifacts:
             hints.append("The code finished without output. Use print(), or end with an expression, to see a value.")
+    hints += _unseen(result)
     if result.status == "timeout":
         most = settings.max_run_seconds
         allowed = "" if most is None else f" (up to {most:g})"
@@ -66,20 +109,18 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
         return hints
     text = f"{error.name}: {error.value}"
     if error.name == "ModuleNotFoundError" and (match := _MISSING.search(error.value)):
-        module = match[1].split(".")[0]
-        name = distribution_for(module) or module
+        name = _distribution(match[1], request.code)
         hints.append(f'Install it with the call: requirements=["{name}"].')
     elif error.name == "ImportError" and (match := _OPTIONAL.search(error.value)):
         hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
-    elif error.name == "NameError":
-        hints.append(
-            "Each call starts a fresh interpreter: names of earlier calls are gone, only files stay. "
-            "Define what is needed again, or load it from a file."
-        )
-    elif error.name == "FileNotFoundError":
-        hints.append("The working directory is the session's workspace: inputs are in mounts/, results in output/.")
+    elif error.name == "NameError" and (match := _NAME.search(error.value)):
+        hints += _lost_name(match[1], around)
+    elif match := _NO_FILE.search(error.value):
+        hints.append(_lost_file(match[1], around.files))
+    elif _READ_ONLY.search(error.value):
+        hints.append("mounts/ is read-only: write to output/, or beside it.")
     elif error.name == "EOFError" and "nobody" in error.value:
         hints.append("Nobody can type while code runs here.")
     elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
@@ -94,6 +135,59 @@ def advice(request: RunRequest, result: RunResult, settings: Settings) -> list[s
     if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):
         hints.append("Code has no network here. Give data as files, and packages in requirements.")
     return hints
+
+
+def _distribution(module: str, code: str) -> str:
+    """What to install for a module; the code tells more of one that is only the beginning of a name (google, azure)."""
+    for dotted, name in re.findall(
+        rf"^[ \t]*(?:from|import)[ \t]+({re.escape(module)}\.[\w.]+)(?:[ \t]+import[ \t]+(\w+))?", code, re.M
+    ):
+        if found := distribution_for(f"{dotted}.{name}" if name else dotted):
+            return found
+    return distribution_for(module) or module.split(".")[0]
+
+
+def _lost_name(name: str, around: Surroundings) -> Iterable[str]:
+    if name in _USUAL:
+        yield f"Each call needs its own imports: {_USUAL[name]}"
+    elif name in around.names:
+        yield (
+            f"{name} was defined in an earlier call (run {around.names[name]}), and each call starts a fresh "
+            "interpreter: only files stay. Define it again, or save it to a file and load that."
+        )
+
+
+def _lost_file(path: str, files: tuple[str, ...]) -> str:
+    """The names nearest to one that does not exist, else what there is."""
+    name = path.rstrip("/").rpartition("/")[2].lower()
+    by_name: dict[str, list[str]] = {}
+    for file in files:
+        by_name.setdefault(file.rpartition("/")[2].lower(), []).append(file)
+    near = by_name.get(name) or [by_name[n][0] for n in difflib.get_close_matches(name, by_name, 3, 0.6)]
+    if near:
+        return f"There is no such file; the workspace has {', '.join(near[:3])}."
+    if not files:
+        return "The workspace has no files yet: mount inputs first (mount_file, or files of this call)."
+    inputs = sorted(files, key=lambda file: not file.startswith("mounts/"))
+    more = f" and {len(inputs) - 8} more" if len(inputs) > 8 else ""
+    return f"The working directory is the session's workspace, which has {', '.join(inputs[:8])}{more}."
+
+
+def _saved_pictures(result: RunResult) -> list[str]:
+    """Pictures that the run has saved, when it has shown none."""
+    if any(d.mime.startswith("image/") for d in result.displays):
+        return []
+    return [a.relative_path for a in result.artifacts if a.mime.startswith("image/")]
+
+
+def _unseen(result: RunResult) -> Iterable[str]:
+    """What the code has made and not shown, or shown in part."""
+    if (pictures := _saved_pictures(result)) and result.status == "ok":
+        them = pictures[0] if len(pictures) == 1 else f"{pictures[0]} and {len(pictures) - 1} more pictures"
+        yield f"{them} saved and not shown: leave out plt.close(), or look at it with preview_file."
+    texts = (result.story.head, result.story.tail, result.result.head)
+    if any(_CUT_TABLE.search(text) for text in texts):
+        yield "A table is shown in part. Print the rows and columns you need, or write it to output/ as CSV."
 
 
 def _limits_met(limits: Limits, result: RunResult) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,11 @@ from anyio.abc import TaskGroup
 
 from prims.config import Settings
 from prims.engine.base import Engine
-from prims.errors import Busy, PrimsError, ShuttingDown, UnknownSession
-from prims.feedback import advice
+from prims.errors import Busy, PrimsError, Refused, ShuttingDown, UnknownSession
+from prims.feedback import Surroundings, advice, defined_in, wants_files
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
-from prims.session.workspace import Snapshot, adopt, changes, checked_parts, open_beneath, snapshot
+from prims.session.workspace import Snapshot, adopt, changes, checked_parts, list_folder, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import Usage, remove_large_tree, remove_tree, usage
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 Shown = TypeVar("Shown", Display, Form)
 
 _MOST_ARTIFACTS = 100
+_MOST_NAMES = 5000
 _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
 # What one run's outputs for the notebook may take of the server's memory.
@@ -100,7 +101,13 @@ class Session:
         self.mounted: dict[str, Mounted] = {}
         self.runs: set[Run] = set()
         self.made: set[str] = set()
+        self.names: dict[str, int] = {}
         self._numbers = 0
+
+    def remember(self, number: int, code: str) -> None:
+        """Note which names this run has defined: another that wants them is told that they are gone."""
+        if len(self.names) < _MOST_NAMES:
+            self.names |= dict.fromkeys(defined_in(code), number)
 
     @property
     def files(self) -> Path:
@@ -357,7 +364,11 @@ class SessionTable:
             artifacts_left_out=max(0, len(files) - _MOST_ARTIFACTS),
             seconds={"queue": queued, **result.seconds},
         )
-        return replace(result, feedback=(*feedback, *advice(run.request, result, self._settings)))
+        names = await anyio.to_thread.run_sync(_names_of_files, session) if wants_files(result) else ()
+        around = Surroundings(session.names, names)
+        result = replace(result, feedback=(*feedback, *advice(run.request, result, self._settings, around)))
+        session.remember(number, run.request.code)
+        return result
 
     async def _watch_quota(self, session: Session, run: Run) -> None:
         """Stop a run that fills its workspace past the operator's bound (or past what it found, if that was more)."""
@@ -379,6 +390,22 @@ def _record_bytes(settings: Settings, request: RunRequest) -> int:
     """How much of a run's outputs is kept for a notebook: of one of many runs a part, of a whole notebook all."""
     most = _UNLIMITED_BYTES if settings.notebook_bytes is None else settings.notebook_bytes
     return most if request.cells else min(_RECORD_BYTES, most)
+
+
+def _names_of_files(session: Session) -> tuple[str, ...]:
+    """Files of the workspace, from its root, two folders deep."""
+    found: list[str] = []
+    for root, shown in ((session.mounts, "mounts"), (session.files, "")):
+        folders: list[list[str]] = [[]]
+        while folders and len(found) < _MOST_NAMES:
+            parts = folders.pop(0)
+            with suppress(Refused):
+                for entry in list_folder(root, parts, "/".join(filter(None, (shown, *parts))))[0]:
+                    if entry.type == "file" and len(entry.path) < 200:
+                        found.append(entry.path)
+                    elif entry.type == "directory" and len(parts) < 2 and len(folders) < 50 and entry.name[0] != ".":
+                        folders.append([*parts, entry.name])
+    return tuple(found)
 
 
 def _move_in(

@@ -37,6 +37,9 @@ def _figure(figure: Any) -> Iterator[str]:
     for number_of, ax in enumerate(axes[:_MOST_AXES], 1):
         with suppress(Exception):
             yield from _axes(ax, f"plot {number_of}" if len(axes) > 1 else "plot")
+    for legend in figure.legends[:2]:
+        with suppress(Exception):
+            yield _legend(legend)
     if len(axes) > _MOST_AXES:
         yield f"and {len(axes) - _MOST_AXES} more"
 
@@ -60,8 +63,12 @@ def _axes(ax: Any, name: str) -> Iterator[str]:
         yield f"  - and {len(series) - _MOST_SERIES} more"
     with suppress(Exception):
         if (legend := ax.get_legend()) is not None:
-            texts = [quoted(text.get_text(), 40) for text in legend.get_texts()]
-            yield f"  legend {quoted(legend.get_title().get_text())}".rstrip() + f": {some(texts, 12)}"
+            yield f"  {_legend(legend)}"
+
+
+def _legend(legend: Any) -> str:
+    texts = [quoted(text.get_text(), 40) for text in legend.get_texts()]
+    return f"legend {quoted(legend.get_title().get_text())}".rstrip() + f": {some(texts, 12)}"
 
 
 def _axis(name: str, axis: Any) -> str:
@@ -104,7 +111,8 @@ def _is_number(text: str) -> bool:
 
 
 def _between(axis: Any, low: float, high: float) -> str:
-    first, last = _at(axis, low), _at(axis, high)
+    noise = abs(high - low) * 1e-12  # of floating point
+    first, last = (_at(axis, 0.0 if abs(value) < noise else value) for value in (low, high))
     return first if first == last else f"{first} to {last}"
 
 

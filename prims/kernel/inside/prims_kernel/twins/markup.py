@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from html.parser import HTMLParser
 
-from prims_kernel.twins.words import short, size
+from prims_kernel.twins.words import short
 
 _MOST_MARKUP = 200_000
 _MOST_TEXT = 4000
+_MOST_SECONDS = 0.3
+_LONGEST_TAG = 8000
+_LONG_VALUE = re.compile(r"""(["'])[^"'<>]{1000,}\1""")
 _SKIPPED = frozenset({"script", "style", "template", "noscript", "title"})
 _BLOCKS = frozenset(
     {
@@ -53,7 +57,7 @@ class Readable(HTMLParser):
     def _media(self, tag: str, named: dict[str, str]) -> None:
         source = named.get("src", "")
         if source.startswith("data:"):
-            source = f"{source[5:].partition(',')[0].partition(';')[0]}, {size(len(source) * 3 // 4)}"
+            source = source[5:].partition(",")[0].partition(";")[0]
         about = ", ".join(short(part, 300) for part in (named.get("alt", ""), source) if part)
         if about or tag == "iframe":
             name = {"img": "image", "iframe": "page"}.get(tag, tag)
@@ -85,11 +89,18 @@ class Readable(HTMLParser):
 def readable(html: str) -> tuple[str, bool]:
     """The text of some HTML, and whether that is all that there is to it."""
     parser = Readable()
-    parser.feed(html[:_MOST_MARKUP])
-    if len(html) <= _MOST_MARKUP:
+    begun, at = time.monotonic(), 0
+    markup = _LONG_VALUE.sub(lambda found: f"{found[0][:200]}{found[0][0]}", html[:_MOST_MARKUP])
+    # In pieces, because the parser can be made to take the square of the time: then what it has is enough.
+    while at < len(markup) and time.monotonic() - begun < _MOST_SECONDS:
+        if len(parser.rawdata) > _LONGEST_TAG and not parser.cdata_elem:
+            break
+        parser.feed(markup[at : at + _LONGEST_TAG // 2])
+        at += _LONGEST_TAG // 2
+    if len(parser.rawdata) < 1000:
         parser.close()
     text = re.sub(r"\n\s*\n", "\n", parser.text())
-    whole = len(html) <= _MOST_MARKUP and len(text) <= _MOST_TEXT and not parser.seen_only
+    whole = at >= len(markup) and len(html) <= _MOST_MARKUP and len(text) <= _MOST_TEXT and not parser.seen_only
     if len(text) > _MOST_TEXT:
         text = f"{text[:_MOST_TEXT].rstrip()}\n[... {len(text) - _MOST_TEXT:,} more characters]"
     return text, whole
