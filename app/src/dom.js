@@ -52,7 +52,7 @@ export function bytes(count) {
 
 /** Something that scrolls by itself, so it can be reached by keyboard and has a name. */
 export function scrolling(label, className, ...children) {
-  return h("div", { class: `scrolling ${className}`, role: "region", tabindex: "0", "aria-label": label }, ...children);
+  return h("div", { class: `scrolling ${className}`, role: "group", tabindex: "0", "aria-label": label }, ...children);
 }
 
 const live = h("div", { role: "status", "aria-live": "polite", class: "unseen" });

@@ -43,7 +43,8 @@ function open(label, policy, body, failed, ready) {
     srcdoc: head + body,
   });
   const links = h("div", { class: "links", role: "status" });
-  const frame = { element, links, height: 0, ready, failed, alive: false };
+  // HTML of a kernel cannot say that it is not there.
+  const frame = { element, links, height: 0, ready, failed: ready && failed, alive: false };
   frames.push(frame);
   setTimeout(() => frame.alive || failed("this client shows no frames"), WAIT_SECONDS * 1000);
   return { element, box: h("div", { class: "paper" }, element, links) };
@@ -69,24 +70,23 @@ function offerLink(frame, text) {
 }
 
 const SCRIPTED = /<script|\son\w+\s*=|javascript:/i;
-const LOADING = "link, meta, base, iframe, frame, object, embed, script";
+const LOADING = "link, meta, base, iframe, frame, object, embed";
 
 /** HTML in a frame. Its scripts run only when a person says so, as they may find ways out that no policy closes. */
 export function htmlFrame(html, label, failed) {
+  const scripted = SCRIPTED.test(html);
+  const parsed = new DOMParser().parseFromString(html, "text/html");
+  for (const element of parsed.querySelectorAll(LOADING)) element.remove();
+  const content = parsed.head.innerHTML + parsed.body.innerHTML;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(16)));
-  const own = `<script nonce="${nonce}">${page}</script></head><body>`;
-  const still = new DOMParser().parseFromString(html, "text/html");
-  for (const element of still.querySelectorAll(LOADING)) element.remove();
-  const { box } = open(label, `'nonce-${nonce}'`, own + still.head.innerHTML + still.body.innerHTML, failed);
-  if (!SCRIPTED.test(html)) return box;
+  const still = `<script nonce="${nonce}">${page}</script></head><body>${content}`;
+  const { box } = open(label, `'nonce-${nonce}'`, still, failed);
+  if (!scripted) return box;
   const run = h(
     "button",
     {
       type: "button",
-      onclick: () => {
-        const running = open(label, "'unsafe-inline'", `<script>${page}</script></head><body>${html}`, failed);
-        box.replaceWith(running.box);
-      },
+      onclick: () => box.replaceWith(open(label, "'unsafe-inline'", `<script>${page}</script></head><body>${content}`, failed).box),
     },
     "Run its scripts",
   );

@@ -1,11 +1,14 @@
 // One thing that the code showed, in the richest form that there is, with its text beside it.
-import { bounded, h, scrolling, visible } from "./dom.js";
+import { bounded, bytes, h, scrolling, visible } from "./dom.js";
 import { fileLine } from "./files.js";
 import { htmlFrame, specFrame } from "./frames.js";
 import { readBytes, readPacked, readText, toBase64 } from "./host.js";
 import { fromDelimited, fromHtml, tableView } from "./table.js";
 
 const MOST_TEXT_BYTES = 16_000_000;
+// Larger ones are fetched, in parts, when a person asks.
+const MOST_UNASKED_BYTES = 2_000_000;
+const FROM_NETWORK = /<script[^>]+src\s*=\s*["']?(https?:)?\/\//i;
 const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
 // What the bytes of a picture begin with, as Latin-1 text.
 const MAGIC = { "image/png": /^\x89PNG/, "image/jpeg": /^\xff\xd8\xff/, "image/gif": /^GIF8/, "image/webp": /^RIFF[^]{4}WEBP/ };
@@ -41,6 +44,7 @@ async function plot(which, file, label, failed) {
 
 async function html(file, label, failed) {
   const source = await readText(file.uri, file.size, MOST_TEXT_BYTES);
+  if (FROM_NETWORK.test(source)) throw new Error("it needs scripts from the network, which are not loaded here");
   const table = /<table[^>]*class=["'][^"']*\bdataframe\b/i.test(source) && fromHtml(source);
   return table ? tableView(table, label) : htmlFrame(source, label, failed);
 }
@@ -131,11 +135,15 @@ export function display(shown, inline) {
   const place = h("div", { class: "place" }, h("p", { class: "note" }, "Loading…"));
   const twin = shown.text && h("details", {}, h("summary", {}, "As text"), textBox("As text", shown.text));
   const figure = h("figure", {}, place, twin, shown.uri && h("figcaption", {}, fileLine(shown)));
-  whenNear(place, async () => {
+  const load = async () => {
     if (await fill(place, [shown, ...(shown.alternatives ?? [])], label)) return;
     if (inline) place.replaceChildren(inlineImage(inline, label));
-    else if (twin) place.replaceChildren(...twin.querySelectorAll(".scrolling"));
-    if (!inline && twin) twin.remove();
+    else twin?.setAttribute("open", "");
+  };
+  whenNear(place, () => {
+    if (shown.size <= MOST_UNASKED_BYTES) return load();
+    place.replaceChildren(h("button", { type: "button", onclick: load }, `Show (${bytes(shown.size)})`));
+    if (inline) place.prepend(inlineImage(inline, label));
   });
   return figure;
 }

@@ -65,7 +65,9 @@ function unspanned(rows, most) {
 
 /** The first table of a piece of HTML, or null. Nothing in it is run or loaded: the document has no window. */
 export function fromHtml(html) {
-  const found = new DOMParser().parseFromString(html, "text/html").querySelector("table");
+  const page = new DOMParser().parseFromString(html, "text/html");
+  for (const element of page.querySelectorAll("script, style, template")) element.remove();
+  const found = page.querySelector("table");
   if (!found) return null;
   const body = [...found.rows].filter((row) => row.parentNode.tagName !== "THEAD");
   let head = found.tHead ? [...found.tHead.rows] : [];
@@ -149,7 +151,12 @@ export function tableView(table, label) {
     h(
       "th",
       { scope: "col", class: numeric[column] ? "number" : null, "aria-sort": "none" },
-      h("button", { type: "button", title: visible(text) || null, onclick: () => sortBy(column) }, h("bdi", {}, visible(text) || "\u00a0"), h("span", { class: "arrow", "aria-hidden": "true" })),
+      h(
+        "button",
+        { type: "button", title: visible(text) || null, onclick: () => sortBy(column) },
+        text ? h("bdi", {}, visible(text)) : h("span", { class: "unseen" }, column < table.labels ? "Index" : `Column ${column + 1}`),
+        h("span", { class: "arrow", "aria-hidden": "true" }),
+      ),
     ),
   );
   const body = h("tbody");
@@ -161,7 +168,7 @@ export function tableView(table, label) {
     h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)),
     body,
   );
-  const box = h("div", { class: "scrolling table", role: "region", tabindex: "0", "aria-label": label, onscroll: () => requestAnimationFrame(fill) }, shown);
+  const box = h("div", { class: "scrolling table", role: "group", tabindex: "0", "aria-label": label, onscroll: () => requestAnimationFrame(fill) }, shown);
   let first = -1;
 
   function fill() {
@@ -192,7 +199,7 @@ export function tableView(table, label) {
     order = sorted(table, column, direction);
     const words = { 1: "ascending", [-1]: "descending", 0: "none" };
     heads.forEach((head, i) => head.setAttribute("aria-sort", i === column ? words[direction] : "none"));
-    announce(direction ? `Sorted by ${visible(table.names[column])}, ${words[direction]}` : "In the original order");
+    announce(direction ? `Sorted by ${heads[column].textContent}, ${words[direction]}` : "In the original order");
     first = -1;
     fill();
   }

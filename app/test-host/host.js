@@ -3,7 +3,7 @@ import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/cli
 import { AppBridge, getToolUiResourceUri, PostMessageTransport } from "@modelcontextprotocol/ext-apps/app-bridge";
 
 const INFO = { name: "test-host", version: "1" };
-const log = { links: [], downloads: [], modes: [], errors: [] };
+const log = { links: [], downloads: [], modes: [], errors: [], asked: [] };
 let client, tool, page;
 
 async function connect(url) {
@@ -36,6 +36,8 @@ async function show({ input, result, cancelled, context = {}, capabilities = {} 
   bridge.onopenlink = async ({ url }) => (log.links.push(url), {});
   bridge.ondownloadfile = async ({ contents }) => (log.downloads.push(contents), {});
   bridge.onrequestdisplaymode = async ({ mode }) => (log.modes.push(mode), { mode });
+  // What is asked of the server for the app, on top of the forwarding of the bridge itself.
+  for (const name of ["callTool", "readResource"]) bridge[`on${name.toLowerCase()}`] = (params) => (log.asked.push(params.name ?? params.uri), client[name](params));
   bridge.onsizechange = ({ height }) => (frame.style.height = `${height}px`);
   bridge.onerror = (error) => log.errors.push(String(error));
   const ready = new Promise((resolve) => (bridge.onsandboxready = resolve));

@@ -5,6 +5,7 @@ import { compile } from "vega-lite";
 
 const tell = (prims, value) => parent.postMessage({ prims, value }, "*");
 const plot = document.getElementById("plot");
+document.body.style.padding = "8px";
 
 // Other frames can send messages too; only the page around this one has the spec.
 addEventListener("message", async ({ source, data }) => {
@@ -21,9 +22,9 @@ addEventListener("message", async ({ source, data }) => {
       logLevel: vega.Error,
     });
     await view.runAsync();
-    plot.style.padding = "8px";
-    tell("height", plot.scrollHeight + 4);
-    new ResizeObserver(() => tell("height", plot.scrollHeight + 4)).observe(plot);
+    const measure = () => tell("height", plot.scrollHeight + 20);
+    new ResizeObserver(measure).observe(plot);
+    measure();
     tell("drawn");
   } catch (problem) {
     tell("failed", problem.message);
