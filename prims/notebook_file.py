@@ -74,6 +74,8 @@ class NotebookFile:
         """
         if not given:
             return
+        if self._is_fresh:
+            raise Refused("This notebook is that of a session: its runs share nothing, so parameters reach none.")
         lines = ["# Parameters"]
         for name, text in given:
             if not name.isidentifier() or keyword.iskeyword(name):
@@ -97,7 +99,7 @@ class NotebookFile:
         header = [r for cell in self._code_cells(skipped=True) for r in inline(cell.source)]
         found = [(i, cell) for i, cell in enumerate(self.notebook.cells) if _is_run(cell) and cell.source.strip()]
         self._counts = {index: count for count, (index, _) in enumerate(found, 1)}
-        if _get(self.notebook.metadata, "prims", "fresh") is not True:
+        if not self._is_fresh:
             indices = tuple(index for index, _ in found)
             return [Step(indices, tuple(_cell(cell) for _, cell in found), tuple(header))] if found else []
         # Each run had what all have, and what itself has asked for.
@@ -126,7 +128,18 @@ class NotebookFile:
         Raises:
             Refused: it cannot be written.
         """
-        write_whole(path, convert(self.notebook, path.suffix.removeprefix(".")))
+        if path.suffix != ".ipynb":
+            write_whole(path, convert(self.notebook, path.suffix.removeprefix(".")))
+            return
+        import nbformat
+
+        # In lines, as notebooks that are edited and compared are written.
+        text = nbformat.writes(nbformat.from_dict(self.notebook))
+        write_whole(path, (text.rstrip("\n") + "\n").encode("utf-8", "replace"))
+
+    @property
+    def _is_fresh(self) -> bool:
+        return _get(self.notebook.metadata, "prims", "fresh") is True
 
     def _code_cells(self, *, skipped: bool) -> Iterator[Any]:
         return (cell for cell in self.notebook.cells if _is_run(cell) or (skipped and cell.cell_type == "code"))

@@ -198,7 +198,7 @@ async def test_a_session_is_downloaded_as_a_notebook_in_each_form(server: Served
     async with client_of(server) as client, httpx2.AsyncClient(base_url=server.base, timeout=kit.SECONDS) as http:
         made = await kit.run_code(client, "print('<script>alert(1)</script>')")
         root = f"/sessions/{made.structured_content['session_id']}"
-        starts = {"ipynb": '{\n "cells": [', "py": "# /// script\n", "html": "<!DOCTYPE html>"}
+        starts = {"ipynb": '{"cells": [', "py": "# /// script\n", "html": "<!DOCTYPE html>"}
         for form, start in starts.items():
             answer = await http.get(f"{root}/notebook.{form}")
             assert answer.status_code == 200, answer.text

@@ -37,7 +37,7 @@ from prims.isolation.self_protection import protect_server
 from prims.server.auth import Verifier, make_verifier
 from prims.server.host import PRINCIPAL, Host, running_host
 from prims.server.tools import make_server
-from prims.session.notebook import FORMS, export
+from prims.session.notebook import FORMS
 from prims.session.table import open_file
 from prims.session.workspace import checked_parts
 
@@ -248,7 +248,7 @@ async def _notebook(host: Host, request: Request) -> Response:
         session = table.get(request.path_params["session_id"], host.principal(request))
         if form not in FORMS:
             raise Refused(f"A session can be had as {', '.join(f'notebook.{suffix}' for suffix in FORMS)}.")
-        data = await anyio.to_thread.run_sync(export, session, host.settings.default_packages, form)
+        data = await table.export(session, form)
     except Refused as problem:
         return PlainTextResponse(f"{problem}\n", 404)
     except PrimsError as problem:

@@ -17,9 +17,8 @@ from mcp.types import (
     TextResourceContents,
 )
 
-from prims.config import Settings
 from prims.errors import Refused
-from prims.session.notebook import FORMS, export
+from prims.session.notebook import FORMS
 from prims.session.table import Session, SessionTable, open_file
 
 TEMPLATES = [
@@ -50,7 +49,7 @@ _URI = re.compile(
 )
 
 
-async def read(table: SessionTable, settings: Settings, uri: str, principal: str | None) -> ReadResourceResult:
+async def read(table: SessionTable, uri: str, principal: str | None) -> ReadResourceResult:
     """What is behind a uri, as text when it is text.
 
     Raises:
@@ -66,7 +65,7 @@ async def read(table: SessionTable, settings: Settings, uri: str, principal: str
     query = {name: int(value[-1]) for name, value in parse_qs(match["query"] or "").items()}
     offset, limit = query.get("offset", 0), min(query.get("limit", LARGEST_BYTES), LARGEST_BYTES)
     if form := match["form"]:
-        whole = await anyio.to_thread.run_sync(export, session, settings.default_packages, form)
+        whole = await table.export(session, form)
         data, size, mime = whole[offset : offset + limit], len(whole), FORMS[form].mime
     else:
         path = unquote(match["path"])

@@ -188,7 +188,7 @@ def make_server(host: Host) -> Server[Any]:
             return of_app
         try:
             table, principal = await host.table(), host.principal(context.request)
-            return await resources.read(table, settings, str(params.uri), principal)
+            return await resources.read(table, str(params.uri), principal)
         except PrimsError as problem:
             raise MCPError(INVALID_PARAMS, plain(problem)) from None
 

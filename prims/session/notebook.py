@@ -43,7 +43,11 @@ FORMS = {
 
 
 def export(session: Session, defaults: Sequence[str], suffix: str) -> bytes:
-    """The session in one of `FORMS`; `defaults` are the packages that every run has. Blocking, up to a second."""
+    """The session in one of `FORMS`; `defaults` are the packages that every run has. Blocking, a page for seconds.
+
+    Raises:
+        Refused: it cannot be made a page.
+    """
     notebook = as_notebook(session.history.runs(), session.mounted, defaults, forgotten=session.history.forgotten)
     return convert(notebook, suffix)
 
@@ -52,11 +56,15 @@ def convert(notebook: dict[str, Any], suffix: str) -> bytes:
     """A valid notebook of format 4 in one of `FORMS`."""
     if suffix == "py":
         return as_script(notebook).encode("utf-8", "replace")
-    import nbformat
-
-    text: str = nbformat.writes(nbformat.from_dict(notebook))
-    data = (text.rstrip("\n") + "\n").encode("utf-8", "replace")
+    # A cell a line. Texts in lines, as nbformat writes them, take it half a minute for what a session may hold.
+    cells = ",\n".join(_json(cell) for cell in notebook["cells"])
+    rest = _json({name: value for name, value in notebook.items() if name != "cells"})
+    data = f'{{"cells": [\n{cells}\n],\n{rest[1:]}\n'.encode("utf-8", "replace")
     return as_page(data) if suffix == "html" else data
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def as_notebook(

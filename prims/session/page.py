@@ -17,7 +17,6 @@ import re
 import secrets
 import subprocess
 import sys
-import threading
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
@@ -26,7 +25,6 @@ from prims.errors import Refused
 
 _log = logging.getLogger(__name__)
 _SECONDS = 60.0
-_one_at_a_time = threading.Lock()
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 _PLOTS = {"plotly": re.compile(r"application/vnd\.plotly\.v1\+json"),
           "vega": re.compile(r"application/vnd\.vega(?:lite)?\.v\d[\d.]*\+json")}  # fmt: skip
@@ -113,11 +111,10 @@ def as_page(notebook: bytes) -> bytes:
     if find_spec("nbconvert") is None:
         raise Refused('A session as .html needs nbconvert, which is not installed here: pip install "prims[html]"')
     try:
-        with _one_at_a_time:
-            done = subprocess.run(
-                [sys.executable, "-m", "prims.session.page"],
-                input=notebook, capture_output=True, check=True, timeout=_SECONDS,
-            )  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "prims.session.page"],
+            input=notebook, capture_output=True, check=True, timeout=_SECONDS,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as problem:
         _log.warning("a page failed: %s", str(getattr(problem, "stderr", b""))[-2000:])
         raise Refused("The notebook could not be made a page; read it as .ipynb.") from problem
@@ -131,9 +128,8 @@ def convert(data: bytes) -> bytes:
 
     cells: list[dict[str, Any]] = []
     nonce = secrets.token_hex(16)
-    # Read by nbformat, which joins the lines of texts.
-    for cell in nbformat.reads(data.decode("utf-8"), as_version=4).cells:
-        kept = {"cell_type": cell["cell_type"], "metadata": {}, "source": cell["source"]}
+    for cell in json.loads(data)["cells"]:
+        kept = {"cell_type": cell["cell_type"], "metadata": {}, "source": _text(cell["source"])}
         if cell["cell_type"] == "code":
             outputs = [_shown(output, nonce) for output in cell["outputs"]]
             if caption := _caption(cell["metadata"].get("prims")):
@@ -191,7 +187,7 @@ def _caption(prims: Any) -> str:
 def _shown(output: dict[str, Any], nonce: str) -> dict[str, Any]:
     """An output of which nothing is taken as HTML that is not ours."""
     if "data" not in output:
-        return output
+        return {**output, "text": _text(output["text"])} if "text" in output else output
     data = {mime: _text(value) for mime, value in output["data"].items()}
     twin = data.get("text/plain", "")
     alt = html.escape(twin[:1000], quote=True)

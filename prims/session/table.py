@@ -22,6 +22,7 @@ from prims.errors import Busy, PrimsError, Refused, ShuttingDown, UnknownSession
 from prims.feedback import Surroundings, advice, defined_in, wants_files
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
+from prims.session.notebook import export
 from prims.session.workspace import Snapshot, adopt, changes, checked_parts, list_folder, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
@@ -39,6 +40,7 @@ _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
 # What one run's outputs for the notebook may take of the server's memory.
 _RECORD_BYTES = 8 << 20
+_EXPORTS_AT_ONCE = 2
 _UNLIMITED_BYTES = 1 << 40
 
 
@@ -160,6 +162,7 @@ class SessionTable:
         self._state = state
         self._sessions: dict[str, Session] = {}
         self._turns = anyio.Semaphore(settings.concurrent_runs)
+        self._exports = anyio.Semaphore(_EXPORTS_AT_ONCE)
         self._waiting = 0
         self._closing = False
         self._opening = 0
@@ -242,6 +245,15 @@ class SessionTable:
         """What a file of the workspace is, found out in a confined process; see `prims.kernel.looking.look`."""
         session.used = time.monotonic()
         return await self._engine.look(session.folder, session.uid, root, relative, want, offset, limit)
+
+    async def export(self, session: Session, suffix: str) -> bytes:
+        """The session as a notebook, or another of `prims.session.notebook.FORMS`.
+
+        Raises:
+            Refused: it cannot be made a page.
+        """
+        async with self._exports:
+            return await anyio.to_thread.run_sync(export, session, self._settings.default_packages, suffix)
 
     async def end(self, session: Session) -> None:
         """End a session: its runs are stopped, its files removed. May be called again."""
