@@ -52,6 +52,7 @@ class Settings:
         ("pandas", "numpy", "matplotlib", "openpyxl", "requests"),
         "packages that every run has, comma-separated",
     )
+    allow_sdists: bool = _setting(False, "build packages that have no wheel from source, in walls of their own")
     code_bytes: int = _setting(200_000, "longest code of one call", unit="bytes", least=1)
     run_seconds: float = _setting(100.0, "time a run has when the call names none", unit="seconds", least=0.1)
     max_run_seconds: float | None = _setting(600.0, "longest time a call may ask for", unit="seconds", least=0.1)

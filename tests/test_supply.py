@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
+import socket
+import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -22,6 +25,7 @@ from prims.config import Settings, tool_environment
 from prims.errors import InstallError
 from prims.kernel.environment import Environments
 from prims.kernel.layers import HASHES
+from prims.kernel.sdists import index_hosts
 from tests import kit, users
 from tests.engines import IS_FORKED
 from tests.test_network import wheel
@@ -41,6 +45,7 @@ class Index:
     package: str
     wheel: bytes
     digest: str
+    file: str
     needs: str | None = None  # USER:PASSWORD
     damaged: bool = False
 
@@ -53,7 +58,7 @@ def serving_index(package: str = "tiny", address: str = "127.0.0.1") -> Iterator
         def do_GET(self) -> None:
             said = self.headers.get("Authorization", "").removeprefix("Basic ")
             known = one.needs is None or base64.b64decode(said).decode() == one.needs
-            file = f"{package}-1.0-py3-none-any.whl"
+            file = one.file
             page = f'<a href="/{file}#sha256={one.digest}">{file}</a>'.encode()
             found = {f"/simple/{package}/": page, f"/{file}": b"" if one.damaged else one.wheel}
             body = found.get(self.path) if known else None
@@ -73,7 +78,7 @@ def serving_index(package: str = "tiny", address: str = "127.0.0.1") -> Iterator
     with ThreadingHTTPServer((address, 0), Handler) as server:
         made = wheel(package)
         place = f"{address}:{server.server_port}"
-        one = Index(place, package, made, hashlib.sha256(made).hexdigest())
+        one = Index(place, package, made, hashlib.sha256(made).hexdigest(), f"{package}-1.0-py3-none-any.whl")
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -153,6 +158,105 @@ async def test_the_credentials_of_an_index_are_not_told(state: Path, tmp_path: P
     told.append((state / "stderr.log").read_text())
     told += [path.read_text() for path in (tmp_path / "cache").rglob("*.json")]
     assert "sesame" not in "\n".join(told)
+
+
+# ----------------------------------------------------------------------------------------- built from source
+
+BACKEND = """
+import os, pathlib, socket, zipfile
+
+def attempts():
+    for path in (DECOY, "/layers", "/root", "/proc/1/environ"):
+        try:
+            yield f"read {path}: {bool(os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read())}"
+        except OSError:
+            pass
+    for place in (ELSEWHERE, ("127.0.0.2", 1)):
+        proxy = socket.create_connection(("127.0.0.1", int(os.environ["http_proxy"].rpartition(":")[2])))
+        proxy.sendall(b"CONNECT %s:%d HTTP/1.1\\r\\n\\r\\n" % (place[0].encode(), place[1]))
+        said = proxy.recv(100).split()[1].decode()
+        if said != "403":
+            yield f"reached {place}: {said}"
+        try:
+            socket.create_connection(place, 2)
+            yield f"connected {place}"
+        except OSError:
+            pass
+    for name, value in os.environ.items():
+        if "sesame" in value:
+            yield f"knows {name}"
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "fromsource-1.0-py3-none-any.whl"
+    info = "fromsource-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as whole:
+        whole.writestr("fromsource.py", f"worked = {list(attempts())!r}")
+        whole.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: fromsource\\nVersion: 1.0\\n")
+        whole.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        whole.writestr(f"{info}/RECORD", "".join(f"{one},,\\n" for one in [*whole.namelist(), f"{info}/RECORD"]))
+    return name
+"""
+
+
+def sdist(decoy: str, elsewhere: tuple[str, int]) -> bytes:
+    """A source distribution whose build script tries to get out, and writes down what worked."""
+    backend = BACKEND.replace("DECOY", repr(decoy)).replace("ELSEWHERE", repr(elsewhere))
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: fromsource\nVersion: 1.0\n",
+        "pyproject.toml": system + '[project]\nname = "fromsource"\nversion = "1.0"\n',
+        "backend.py": backend,
+    }
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"fromsource-1.0/{name}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return whole.getvalue()
+
+
+async def test_what_has_no_wheel_is_built_in_walls_with_the_index_only(state: Path, tmp_path: Path) -> None:
+    decoy = state / "decoy"
+    decoy.write_text("of the server")
+    decoy.chmod(0o644)
+    with serving_index("fromsource", "127.0.0.2") as index, socket.create_server(("127.0.0.2", 0)) as elsewhere:
+        index.file = "fromsource-1.0.tar.gz"
+        index.wheel = sdist(str(decoy), elsewhere.getsockname())
+        index.digest = hashlib.sha256(index.wheel).hexdigest()
+        env = {"UV_INDEX": f"http://{index.place}/simple", "SOME_TOKEN": SECRET}
+        env |= {"UV_HTTP_RETRIES": "0", "PRIMS_CACHE_DIR": str(tmp_path / "cache")}
+        async with kit.connected(state, *BARE, env=env) as client:
+            refused = await kit.run_code(client, "1", requirements=["fromsource"])
+            assert refused.is_error and "--allow-sdists" in kit.text_of(refused)
+        async with kit.connected(state, *BARE, "--allow-sdists", "true", env=env) as client:
+            for _ in range(2):
+                result = await kit.run_code(client, "import fromsource\nfromsource.worked", requirements=["fromsource"])
+                assert result.structured_content is not None, kit.text_of(result)
+                assert result.structured_content["result"] == "[]"
+                assert "fromsource==1.0" in result.structured_content["packages"]
+                index.damaged = True  # the second time it is there
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"UV_INDEX": f"own=https://person:{SECRET}@127.0.0.2/simple"},
+        {"UV_INDEX": "own=https://127.0.0.2/simple", "UV_INDEX_OWN_PASSWORD": SECRET},
+        {"UV_DEFAULT_INDEX": "file:///srv/packages"},
+        {"UV_CONFIG_FILE": __file__},
+    ],
+)
+def test_nothing_is_built_where_the_index_needs_what_build_scripts_must_not_see(env: dict[str, str]) -> None:
+    with pytest.raises(InstallError) as refused:
+        index_hosts({"HOME": "/nonexistent", **env})
+    assert refused.value.reason == "no-wheel" and "sesame" not in str(refused.value)
+
+
+def test_the_hosts_of_the_indexes_are_what_can_be_reached() -> None:
+    env = {"UV_DEFAULT_INDEX": "own=https://127.0.0.2/simple", "UV_INDEX": "http://127.0.0.3:81/a http://127.0.0.3/b"}
+    reachable = ("127.0.0.2:443", "127.0.0.3:81", "127.0.0.3:80")
+    assert set(index_hosts({"HOME": "/nonexistent", **env})) == set(reachable)
 
 
 # ------------------------------------------------------------------------------------------- from inside

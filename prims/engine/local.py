@@ -33,6 +33,7 @@ from prims.kernel.looking import Look
 from prims.kernel.pictures import attached, plan
 from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
+from prims.kernel.sdists import SourceBuilder
 from prims.kernel.text import CODE_FILE
 from prims.kernel.venv import join_venv
 from prims.model import (
@@ -101,7 +102,9 @@ class LocalEngine:
         self._settings = settings
         self._state = state
         self._stack = AsyncExitStack()
-        self._environments = Environments(settings, tool_environment())
+        tools = tool_environment()
+        builder = SourceBuilder(self.walls, state, settings.limits(), tools) if settings.allow_sdists else None
+        self._environments = Environments(settings, tools, builder=builder)
         self._fonts = Fonts(settings.cache_dir)
         self._walls: Walls | None = None
         self._choosing = anyio.Lock()

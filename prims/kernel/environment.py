@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from anyio import to_thread
@@ -28,6 +28,9 @@ from prims.kernel.layers import Resolution, Scratch, Store
 from prims.kernel.uv import Installer, Pins, Uv, index_settings
 from prims.kernel.venv import create_venv, prewarm
 from prims.requirements import parse
+
+if TYPE_CHECKING:
+    from prims.kernel.sdists import SourceBuilder
 
 __all__ = ["KERNEL", "Environment", "Environments", "create_venv"]
 
@@ -85,7 +88,14 @@ class Environments:
     loop, and of processes that share `settings.cache_dir`.
     """
 
-    def __init__(self, settings: Settings, tool_env: Mapping[str, str], *, installer: Installer | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tool_env: Mapping[str, str],
+        *,
+        installer: Installer | None = None,
+        builder: SourceBuilder | None = None,
+    ) -> None:
         try:
             self._default = parse(settings.default_packages).requirements
         except Refused as e:
@@ -96,6 +106,7 @@ class Environments:
         self._cache = settings.cache_dir
         self._env = dict(tool_env)
         self._uv: Installer = installer or Uv(settings.cache_dir, self.python, self._env)
+        self._builder = builder
         self._store: Store | None = None
         self._base: Base | None = None
         self._builds: Builds[Environment] = Builds()
@@ -188,8 +199,43 @@ class Environments:
 
     async def _make_call(self, base: Base, requirements: tuple[str, ...], tell: Tell) -> Environment:
         question = ("call", KERNEL, *self._default, "--", *requirements, "--", *base.pins)
-        found = await self._resolved(question, partial(self._resolve_call, base, requirements), tell)
+        try:
+            found = await self._resolved(question, partial(self._resolve_call, base, requirements), tell)
+        except InstallError as problem:
+            if problem.reason != "no-wheel" or self._builder is None:
+                raise
+            return await self._from_source(self._builder, base, requirements, tell)
         return await self._built(base, found, tell)
+
+    async def _from_source(
+        self, builder: SourceBuilder, base: Base, requirements: tuple[str, ...], tell: Tell
+    ) -> Environment:
+        """The call's environment with packages that have to be built. No call without such has its layer."""
+        store = await self._opened()
+        question = ("built", KERNEL, *self._default, "--", *requirements, "--", *base.pins)
+        known = await to_thread.run_sync(store.recall, question)
+        if known and known.fresh:
+            layers = [_own(pins, base) for pins in plan(base, known.resolution.pins).layers]
+            present = [await to_thread.run_sync(store.present, pins) for pins in layers]
+            if all(present):
+                return _environment(base, known.resolution, tuple(p for p in present if p))
+        tell("building packages from source")
+        async with builder.room() as room:
+            pins = await room.resolve((*requirements, KERNEL, *self._default), base.pins)
+            found = Resolution(tuple(pins), hashes=pins)
+            made: list[Path] = []
+            for wanted in plan(base, found.pins).layers:
+                if wanted in (base.kernel, base.default):
+                    made.append(await self._layer({p: pins[p] for p in wanted}, tell))
+                    continue
+                async with self._scratch() as scratch:
+                    target = scratch.path / "layer"
+                    await room.install({p: pins[p] for p in wanted}, target)
+                    own = dict.fromkeys(_own(wanted, base), ()) | {p: pins[p] for p in wanted}
+                    made.append(await to_thread.run_sync(store.adopt, target, own, scratch, self.python))
+        with _disk(self._cache):
+            await to_thread.run_sync(store.remember, question, found)
+        return _environment(base, found, tuple(made))
 
     async def _resolve_call(
         self, base: Base, requirements: tuple[str, ...], offline: bool, patient: bool
@@ -250,7 +296,7 @@ class Environments:
     async def _built(self, base: Base, found: Resolution, tell: Tell) -> Environment:
         wanted = plan(base, found.pins)
         layers = tuple([await self._layer({p: found.hashes.get(p, ()) for p in pins}, tell) for pins in wanted.layers])
-        return Environment(layers, tuple(sorted(found.pins)), wanted.kernel_moved, _notes(found))
+        return _environment(base, found, layers)
 
     async def _layer(self, pins: Pins, tell: Tell) -> Path:
         """The layer of `pins`, made now if need be."""
@@ -293,6 +339,15 @@ class Environments:
             "smaller packages, or try again: what was downloaded whole is kept.",
             reason="timeout",
         )
+
+
+def _own(pins: tuple[str, ...], base: Base) -> tuple[str, ...]:
+    """What names a layer of a call that builds: another one than where all came from wheels."""
+    return pins if pins in (base.kernel, base.default) else (*pins, "built from source")
+
+
+def _environment(base: Base, found: Resolution, layers: tuple[Path, ...]) -> Environment:
+    return Environment(layers, tuple(sorted(found.pins)), plan(base, found.pins).kernel_moved, _notes(found))
 
 
 def _named(packages: Sequence[str], text: str) -> tuple[str, ...]:

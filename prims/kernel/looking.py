@@ -302,8 +302,8 @@ async def _ask(walls: Walls, box: Box, places: Places, question: str) -> tuple[b
         with anyio.move_on_after(box.limits.run_seconds) as timer:
             async with anyio.create_task_group() as group:
                 group.start_soon(Watch().run, process.pid, box.limits, exceeded)
-                group.start_soon(_read_pipe, process.stderr.fileno(), said, _STDERR_BYTES)
-                whole = await _read_pipe(process.stdout.fileno(), reply, _REPLY_BYTES)
+                group.start_soon(read_pipe, process.stderr.fileno(), said, _STDERR_BYTES)
+                whole = await read_pipe(process.stdout.fileno(), reply, _REPLY_BYTES)
                 if whole:
                     await _wait(process)
                 group.cancel_scope.cancel()
@@ -323,7 +323,7 @@ async def _ask(walls: Walls, box: Box, places: Places, question: str) -> tuple[b
     return b"", f"the helper ended with {describe_exit(process.returncode)}{detail}"
 
 
-async def _read_pipe(pipe: int, into: bytearray, most: int) -> bool:
+async def read_pipe(pipe: int, into: bytearray, most: int) -> bool:
     """Read to the end; of what is beyond `most` nothing is kept, and False given."""
     os.set_blocking(pipe, False)
     while True:

@@ -31,7 +31,7 @@ _KILL_SECONDS = 5.0
 # ipykernel imports debugpy when it is there, which makes every start about a third longer. uv has no "leave
 # out" in the older versions we accept, but an override whose marker never holds does just that.
 _LEFT_OUT = "debugpy"
-_OVERRIDES = f'{_LEFT_OUT}; python_version < "0"'
+OVERRIDES = f'{_LEFT_OUT}; python_version < "0"'
 
 # uv looks for configuration in its working directory and all above. An empty file ends that search, so that
 # no project's settings get in by accident; the user's and the machine's own settings stay in force.
@@ -109,18 +109,17 @@ class Uv:
         # uv keeps the pins that it finds in its own output file, where they still fit.
         await _write(kept, prefer)
         by_name = any(re.fullmatch(rf"{_LEFT_OUT}([^a-z0-9-].*)?", r) for r in requirements)
-        await _write(without, () if by_name else (_OVERRIDES,))
+        await _write(without, () if by_name else (OVERRIDES,))
         words = ["pip", "compile", str(wanted), "-c", str(bound), "--override", str(without)]
         words += ["-o", str(kept), "--no-header", "--no-annotate", "--only-binary", ":all:", "--generate-hashes"]
         words.append("--quiet")  # what it prints is in the file too, and may be megabytes
         await self._run(words, requirements, offline=offline, patient=patient)
-        found = _PIN.findall(await anyio.Path(kept).read_text())
-        return {pin: tuple(sorted(_HASH.findall(rest))) for pin, rest in sorted(found)}
+        return pins_in(await anyio.Path(kept).read_text())
 
     async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
-        listing = scratch / "pins.txt"
-        await _write(listing, [" ".join([pin, *(f"--hash={one}" for one in hashes)]) for pin, hashes in pins.items()])
-        words = ["pip", "install", "-r", str(listing), "--target", str(target), "--no-deps"]
+        wanted = scratch / "pins.txt"
+        await _write(wanted, listing(pins))
+        words = ["pip", "install", "-r", str(wanted), "--target", str(target), "--no-deps"]
         words += ["--only-binary", ":all:", "--compile-bytecode", "--link-mode", "hardlink"]
         try:
             # With pins, the cache holds either the very wheels or not. When it does, not asking the index for
@@ -134,7 +133,7 @@ class Uv:
     ) -> str:
         """Run uv to its end: its standard output, or what it said as an InstallError."""
         await anyio.Path(self.folder / "uv.toml").write_text(_NO_PROJECT)
-        command = [_program(), *words, "--python", self.python, "--color", "never", "--no-progress"]
+        command = [program(), *words, "--python", self.python, "--color", "never", "--no-progress"]
         command += ["--no-python-downloads"] + (["--offline"] if offline else [])
         env = {k: v for k, v in self.env.items() if not k.startswith("PYTHON") and k not in _NOT_OURS}
         if not patient:
@@ -156,6 +155,16 @@ class Uv:
         if process.returncode != 0:
             raise explain(_text(err) + _text(out), asked, code=process.returncode)
         return _text(out)
+
+
+def pins_in(text: str) -> Pins:
+    """The packages in what uv has resolved."""
+    return {pin: tuple(sorted(_HASH.findall(rest))) for pin, rest in sorted(_PIN.findall(text))}
+
+
+def listing(pins: Pins) -> list[str]:
+    """Pins as lines of a file of requirements, with their hashes."""
+    return [" ".join([pin, *(f"--hash={one}" for one in hashes)]) for pin, hashes in pins.items()]
 
 
 # Becomes the command after it has asked the kernel to be killed with its parent: a server that is killed must not
@@ -190,7 +199,8 @@ def index_settings(env: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()
 
 
-def _program() -> str:
+def program() -> str:
+    """The path of uv. Raises InstallError when it is not there."""
     from uv import find_uv_bin  # here, so that a server start does not pay for it
 
     try:

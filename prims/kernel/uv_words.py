@@ -81,7 +81,8 @@ def _sentence(said: str, log: str, asked: Sequence[str], code: int | None) -> tu
         return "no-wheel", (
             f"{missing} cannot be installed: what was asked for has only source distributions, or no wheel "
             f"for {_PYTHON} on this machine. Packages are not built from source here, because that would run "
-            f"their build scripts outside the sandbox. Try another version or another package. uv says: {why}"
+            f"their build scripts outside the sandbox (the operator can allow it: --allow-sdists). "
+            f"Try another version or another package. uv says: {why}"
         )
     if re.search(rf"\b{KERNEL_NAME}\b", said):
         return "conflict", (

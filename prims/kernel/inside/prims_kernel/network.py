@@ -19,20 +19,28 @@ _notes = ""
 _noted: set[str] = set()
 
 
-def begin(folder: str) -> None:
-    """Connect this sandbox to its proxy, if it has one. What is blocked is noted in `folder`."""
+def begin(folder: str, venv: str | None = None) -> None:
+    """Connect this sandbox to its proxy, if its venv has the socket of one. What is blocked is noted in `folder`."""
     global _notes
-    # There is none, or the walls allow no connections at all.
-    with contextlib.suppress(FileNotFoundError, PermissionError), socket.socket(socket.AF_UNIX) as door:
-        door.connect(os.path.join(sys.prefix, "proxy.sock"))
-        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            socket.send_fds(door, [b"listen"], [listener.fileno()])
-        for name in ("http_proxy", "https_proxy", "all_proxy"):
-            os.environ[name] = os.environ[name.upper()] = url
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = "localhost,127.0.0.1,::1"
+    path = os.path.join(venv or sys.prefix, "proxy.sock")
+    if os.path.exists(path):
+        _hand_over(path)
     _notes = os.path.join(folder, NOTES)
     sys.addaudithook(_notice)
+
+
+def _hand_over(path: str) -> None:
+    """Make the socket on which clients find the proxy, and give it away."""
+    with (
+        socket.socket(socket.AF_UNIX) as door,
+        socket.create_server(("127.0.0.1", 0), backlog=4096) as listener,
+    ):
+        door.connect(path)
+        socket.send_fds(door, [b"listen"], [listener.fileno()])
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        os.environ[name] = os.environ[name.upper()] = url
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = "localhost,127.0.0.1,::1"
 
 
 def _notice(event: str, args: tuple[Any, ...]) -> None:
