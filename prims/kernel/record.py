@@ -58,10 +58,15 @@ class Recorder:
         self._files = files
         self._cells = [_Cell()]
 
+    @property
+    def begun(self) -> int:
+        """How many cells have begun; the first one has from the start."""
+        return len(self._cells)
+
     def begin(self, number: int) -> CellResult | None:
         """What follows belongs to the cell of that number, counted from 0; gives what the one before has."""
         cell = self._cells[-1]
-        if number == len(self._cells):
+        if number == self.begun:
             cell.ended = time.time()
             self._cells.append(_Cell(cell.ended))
             return self._result(cell)

@@ -87,9 +87,10 @@ class Relay:
             await self._text(stream, text)
 
     async def begin(self, number: int) -> None:
-        """What follows is of the cell of that number, counted from 0."""
-        await self._flush()
-        self._clear_next = False
+        """What follows is of the cell of that number, counted from 0. May be told again, which changes nothing."""
+        if number == self.recorder.begun:
+            await self._flush()
+            self._clear_next = False
         if (ended := self.recorder.begin(number)) is not None:
             self._emit(CellEvent(number - 1, ended))
 
