@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Hashable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from prims.config import Settings, tool_environment
 from prims.engine.leftovers import Leftovers
 from prims.engine.parents import Parents
 from prims.engine.spares import Spares
-from prims.errors import IsolationUnavailable, KernelStartError
+from prims.errors import InstallError, IsolationUnavailable, KernelStartError
 from prims.isolation import probe
 from prims.isolation.network import unavailable
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
@@ -57,6 +57,9 @@ from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
 _LOOKS_AT_ONCE = 4
+# What the confined helper has, whatever the operator's default packages are: it opens pictures and draws SVG.
+_HELPERS = ("pillow", "resvg-py")
+_HELPERS_SECONDS = 15.0
 # How many ended sandboxes may still be there when the next run begins.
 _MOST_LEFTOVERS = 4
 # A run has the machine to itself for this long before the spare for the next one is made.
@@ -109,6 +112,7 @@ class LocalEngine:
         self._walls: Walls | None = None
         self._choosing = anyio.Lock()
         self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
+        self._helpers_missing = False
         self._uids: set[int] = set()
         self._names = itertools.count(1)
 
@@ -169,7 +173,7 @@ class LocalEngine:
     ) -> Look:
         """See `prims.engine.base.Engine.look`."""
         walls = await self.walls()
-        environment = await self._environments.base()
+        environment = await self._for_helper()
         async with self._looking:
             return await looking.look(
                 walls,
@@ -186,12 +190,22 @@ class LocalEngine:
                 image_edge=self._settings.image_pixels,
             )
 
+    async def _for_helper(self) -> Environment:
+        """What the confined helper has; where that cannot be had, the packages that runs have must do."""
+        if not self._helpers_missing:
+            with suppress(InstallError), anyio.move_on_after(_HELPERS_SECONDS):
+                return await self._environments.for_requirements(_HELPERS)
+            self._helpers_missing = True
+        return await self._environments.base()
+
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""
         await self.walls()
         base = await self._environments.base()
         if self._fonts.wanted(base):
             await self._list_fonts(base)
+        with suppress(InstallError):
+            await self._environments.for_requirements(_HELPERS)
 
     async def run(self, spec: SandboxSpec, emit: Emit, stop: Stop) -> RunResult:
         """See `prims.engine.base.Engine.run`."""
@@ -249,7 +263,7 @@ class LocalEngine:
         planned = await anyio.to_thread.run_sync(plan, displays, spec.spool, spec.pictures)
         drawn: dict[str, Picture | str] = {}
         if planned.redrawn:
-            walls, environment = await self.walls(), await self._environments.base()
+            walls, environment = await self.walls(), await self._for_helper()
             async with self._looking:
                 drawn = await looking.redraw(
                     walls, environment, self._state, spec.spool, planned.redrawn,

@@ -128,7 +128,7 @@ def _rastered(source: Source, ask: Ask) -> BytesIO:
         try:
             os.close(reader)
             png = resvg_py.svg_to_bytes(
-                svg_string=drawing, width=width, height=height, background="white", skip_system_fonts=True,
+                svg_string=drawing, width=width, height=height, dpi=96, background="white", skip_system_fonts=True,
                 font_dirs=fonts, font_family="DejaVu Sans", sans_serif_family="DejaVu Sans",
                 serif_family="DejaVu Serif", monospace_family="DejaVu Sans Mono",
             )  # fmt: skip
