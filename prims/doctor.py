@@ -17,6 +17,7 @@ from prims.config import Settings, tool_environment
 from prims.engine.local import LocalEngine
 from prims.errors import IsolationUnavailable, PrimsError
 from prims.isolation import probe
+from prims.isolation.network import unavailable
 from prims.isolation.probe import Check
 from prims.isolation.self_protection import protect_server
 from prims.isolation.walls import base_python
@@ -131,6 +132,9 @@ async def _walls(settings: Settings, state: Path, report: Report) -> str | None:
         report["walls"] = [Check("walls", False, "none: code can do whatever this user can", needed=False)]
     else:
         report["walls"] = [Check("walls", chosen is not None, chosen or "none of the above holds")]
+    if chosen is not None and settings.network != "none":
+        reason = unavailable(settings.network, chosen)
+        report["walls"].append(Check("network", reason is None, settings.network, reason or ""))
     return chosen
 
 

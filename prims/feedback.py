@@ -37,6 +37,11 @@ _PROCESSES = re.compile(
 )
 _MEMORY = re.compile(r"\bMemoryError\b|Unable to allocate|Cannot allocate memory|bad_alloc")
 
+# How curl, git and urllib3 say that a name was not found.
+_HOSTS = re.compile(
+    r"Could not resolve host: ([\w.-]{1,250})|NameResolutionError\(.{0,20}host='([\w.-]{1,250})', port=(\d{1,5})"
+)
+
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
 _OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the )([\w.-]+)")
@@ -102,8 +107,9 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append("Read less at once: chunks, fewer columns, smaller types.")
     if result.status == "limit" and error is not None:
         hints.append(_AFTER_LIMIT.get(error.name, "Do less at once."))
-    if result.blocked:
-        hints.append(_blocked(request, result))
+    blocked = result.blocked or _unreached(result)
+    if blocked:
+        hints.append(_blocked(request, blocked))
     hints += _limits_met(request.limits, result)
     if error is None:
         return hints
@@ -130,7 +136,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
             "Code sees the machine's own paths here and may use few of them (isolation: landlock). Use tempfile for "
             "temporary files, and threads in place of multiprocessing; there are no sockets, and no /dev/shm."
         )
-    if result.blocked:
+    if blocked:
         return hints
     if _NETWORK.search(text) or (error.traceback and _NETWORK.search(error.traceback[-2000:])):
         hints.append("Code has no network here. Give data as files, and packages in requirements.")
@@ -214,10 +220,18 @@ def _limits_met(limits: Limits, result: RunResult) -> list[str]:
     return [f"{words}." for words in met]
 
 
-def _blocked(request: RunRequest, result: RunResult) -> str:
+def _unreached(result: RunResult) -> tuple[str, ...]:
+    """Hosts that programs which the code started did not find, as far as they say so."""
+    if result.isolation == "none":
+        return ()
+    said = _HOSTS.findall(result.stderr.head[-4000:] + "\n" + result.stderr.tail[-4000:])
+    return tuple(dict.fromkeys(one or f"{host}:{port}" for one, host, port in said))
+
+
+def _blocked(request: RunRequest, blocked: tuple[str, ...]) -> str:
     """What the code wanted of the network and did not get, in one line."""
-    places = ", ".join(result.blocked[:_MOST_BLOCKED])
-    more = len(result.blocked) - _MOST_BLOCKED
+    places = ", ".join(blocked[:_MOST_BLOCKED])
+    more = len(blocked) - _MOST_BLOCKED
     places += f" and {more} more" if more > 0 else ""
     match request.limits.network:
         case "none":

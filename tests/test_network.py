@@ -23,6 +23,7 @@ from prims import config
 from prims.errors import ConfigError
 from prims.hosts import Reachable, host_and_port
 from prims.isolation import proxy
+from prims.isolation.network import unavailable
 from tests import kit
 from tests.test_transfer import certificate
 
@@ -225,6 +226,24 @@ async def test_thousands_of_connections_slow_and_half_closed_ones_hurt_nobody(cl
     print(requests.get("http://{outside}/still").text)
     """
     assert await out(client, code) == (f"/still {outside}\n", [])
+
+
+async def test_what_programs_did_not_reach_is_told_by_their_own_words(client: Client) -> None:
+    code = """
+    import subprocess, sys
+    program = "import requests; requests.get('https://example.org:8443/')"
+    subprocess.run([sys.executable, "-c", program], env={})
+    """
+    _, hints = await out(client, code, network="none")
+    assert hints == ["network is off; blocked: example.org:8443. Give data as files, and packages in requirements."]
+
+
+@pytest.mark.parametrize("network", ["allow-list", "full"])
+def test_other_walls_than_bubblewrap_give_no_network_and_say_why(network: str) -> None:
+    assert unavailable(network, "bubblewrap") is None
+    assert unavailable("none", "landlock") is None and unavailable("none", "none") is None
+    assert "keep code from opening any connection" in (unavailable(network, "landlock") or "")
+    assert "cannot be held without walls" in (unavailable(network, "none") or "")
 
 
 async def test_without_walls_no_network_is_promised(state: Path) -> None:
