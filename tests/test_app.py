@@ -59,13 +59,11 @@ points = [{"a": i, "b": i * i % 7} for i in range(20)]
 display({"application/vnd.plotly.v1+json": {
     "data": [{"type": "scattergl", "mode": "markers", "x": [1, 2, 3], "y": [2, 1, 3], "name": "dots"},
              {"type": "bar", "x": [1, 2, 3], "y": [1, 2, 1], "name": "bars"}],
-    "layout": {"title": {"text": "A plotly plot"}}}, "text/plain": "Figure in words"}, raw=True)
+    "layout": {"title": {"text": "A plotly plot"}}}}, raw=True)
 display({"application/vnd.vegalite.v5+json": {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json", "data": {"values": points}, "mark": "point",
-    "encoding": {"x": {"field": "a", "type": "quantitative"}, "y": {"field": "b", "type": "quantitative"}}},
-    "text/plain": "Chart in words"}, raw=True)
-display({"application/vnd.plotly.v1+json": {"data": [{"type": "surface", "z": [[1, 2], [3, 4]]}]},
-         "text/plain": "Surface in words"}, raw=True)
+    "encoding": {"x": {"field": "a", "type": "quantitative"}, "y": {"field": "b", "type": "quantitative"}}}}, raw=True)
+display({"application/vnd.plotly.v1+json": {"data": [{"type": "surface", "z": [[1, 2], [3, 4]]}]}}, raw=True)
 print("to stderr", file=sys.stderr)
 frame.to_csv("output/fruit.csv", index=False)
 open("output/raw.bin", "wb").write(bytes(range(256)) * 4000)
@@ -112,13 +110,13 @@ def test_each_kind_of_output_is_shown(host: apphost.Host, kinds: tuple[dict[str,
     # Drawn by the libraries, each in a frame without an origin.
     frames = output.locator("iframe")
     assert set(frames.evaluate_all("all => all.map(one => one.getAttribute('sandbox'))")) == {"allow-scripts"}
-    plotly = output.frame_locator("iframe[title='Figure in words']")
+    plotly = output.frame_locator("iframe[title^='Plotly figure \"A']")
     plotly.locator(".gtitle", has_text="A plotly plot").wait_for()
     assert plotly.locator(".scatterlayer .point").count() == 3
-    vega = output.frame_locator("iframe[title='Chart in words']")
+    vega = output.frame_locator("iframe[title^='Vega-Lite chart']")
     vega.locator("svg .mark-symbol path").first.wait_for()
     assert vega.locator("svg .mark-symbol path").count() == 20
-    output.locator("figure", has_text="type surface").locator("details[open]", has_text="Surface in words").wait_for()
+    output.locator("figure", has_text="type surface").locator("details[open]", has_text="surface: 2 rows").wait_for()
     assert host.errors == []
     assert host.strangers() == []
 
@@ -163,7 +161,7 @@ def test_files_are_saved_through_the_host(host: apphost.Host, kinds: tuple[dict[
     # A host that gives nothing still shows what came with the result.
     view = host.show(*kinds, capabilities={"serverResources": None, "downloadFile": None})
     view.locator("img[src^='data:image/png']").wait_for()
-    view.locator("pre", has_text="Chart in words").first.wait_for()
+    view.locator("pre", has_text="Vega-Lite chart").first.wait_for()
     assert view.get_by_role("button", name="Download").count() == 0
 
 
@@ -254,8 +252,8 @@ def test_hostile_outputs_do_nothing(host: apphost.Host) -> None:
         view.locator(".table").first.evaluate("box => { box.scrollTop = box.scrollHeight }")
         view.get_by_role("cell", name="cell 49999", exact=True).wait_for()
         assert rows.count() < 100
-        view.frame_locator("iframe[title='hostile plot']").locator(".main-svg").first.wait_for()
-        view.locator("figure", has_text="hostile chart").locator("details[open], .note").first.wait_for()
+        view.frame_locator("iframe[title^='Plotly figure']").locator(".main-svg").first.wait_for()
+        view.locator("figure", has_text="Vega chart").locator("details[open], .note").first.wait_for()
         assert view.locator(".files .name", has_text="invoice").inner_text() == r"output/invoice\u{202e}gpj.exe"
         view.get_by_role("button", name="Show <img").click()
         view.locator(".files td", has_text="<script>").wait_for()

@@ -2,10 +2,9 @@
 import { listing } from "./code.js";
 import { announce, h, visible } from "./dom.js";
 import { connect, host, notify, on, request } from "./host.js";
-import { artifact, display, inlineImage, textBox } from "./shows.js";
+import { artifact, display, textBox } from "./shows.js";
 
 const main = document.querySelector("main");
-const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
 const WORDS = {
   ok: "Done", error: "Error", timeout: "Time was up", died: "Kernel died", out_of_memory: "Out of memory",
   limit: "Limit reached", cancelled: "Cancelled", shutdown: "Server was shut down",
@@ -56,9 +55,7 @@ function errorSection(error) {
 function outputs(run, content) {
   const displays = Array.isArray(run.displays) ? run.displays : [];
   const images = content.filter((block) => block.type === "image" && typeof block.data === "string");
-  const pictures = displays.filter((shown) => PICTURE.test(shown.mime));
-  // Which picture belongs to which display is known only when all were attached.
-  const paired = images.length === pictures.length ? new Map(pictures.map((shown, i) => [shown, images[i]])) : new Map();
+  const paired = new Map(displays.filter((shown) => shown.attached).map((shown, i) => [shown, images[i]]));
   // Python counts code points.
   const points = Array.from(String(run.stdout ?? ""));
   const story = [];
@@ -73,9 +70,6 @@ function outputs(run, content) {
     story.push(display(shown, paired.get(shown)));
   }
   printed(points.length);
-  if (!host.capabilities.serverResources && !paired.size) {
-    images.forEach((image, i) => story.push(h("figure", {}, inlineImage(image, `Picture ${i + 1}`))));
-  }
   const value = displays.find((one) => one.result);
   return [
     story.length ? section("Output", ...story) : null,

@@ -25,7 +25,8 @@ function library(which) {
 // How to show a file of a kind, the richest first. Each gives an element or a promise of one.
 const WAYS = [
   [/^application\/vnd\.plotly\.v1\+json/, (file, label, failed) => plot("plotly", file, label, failed)],
-  [/^application\/vnd\.vega(lite)?\.v\d[\d.]*\+json/, (file, label, failed) => plot("vega", file, label, failed)],
+  // With a dot as well, as altair has it.
+  [/^application\/vnd\.vega(lite)?\.v\d[\d.]*[+.]json/, (file, label, failed) => plot("vega", file, label, failed)],
   [/^text\/html/, html],
   [PICTURES, picture],
   // As a picture an SVG runs nothing and loads nothing.
@@ -46,7 +47,7 @@ async function html(file, label, failed) {
   const source = await readText(file.uri, file.size, MOST_TEXT_BYTES);
   if (FROM_NETWORK.test(source)) throw new Error("it needs scripts from the network, which are not loaded here");
   const table = /<table[^>]*class=["'][^"']*\bdataframe\b/i.test(source) && fromHtml(source);
-  return table ? tableView(table, label) : htmlFrame(source, label, failed);
+  return table ? tableView(table, "Table") : htmlFrame(source, label, failed);
 }
 
 async function picture(file, label) {
@@ -93,26 +94,25 @@ function rank(file) {
   return found < 0 ? WAYS.length : found;
 }
 
-/** Fill `place` with the best of `files` that can be shown; false when none can be. */
-async function fill(place, files, label) {
+/** Fill `place` with the best of `files` that can be shown; false when none can be. `why` is why a better one was not. */
+async function fill(place, files, label, why = "") {
   const left = files.filter((file) => file.uri && rank(file) < WAYS.length).sort((a, b) => rank(a) - rank(b));
   while (left.length) {
     const file = left.shift();
     try {
       // What fails only later, in its frame, is replaced by what is left then.
-      const element = await WAYS[rank(file)][1](file, label, (why) => fallBack(place, left, label, why));
-      place.replaceChildren(element);
+      place.replaceChildren(await WAYS[rank(file)][1](file, label, (said) => fallBack(place, left, label, said)));
       return true;
     } catch (problem) {
-      place.replaceChildren(h("p", { class: "note" }, `Not shown: ${visible(problem.message)}.`));
+      why ||= problem.message;
     }
   }
+  place.replaceChildren(...(why ? [h("p", { class: "note" }, `Not shown: ${visible(why)}.`)] : []));
   return false;
 }
 
 async function fallBack(place, left, label, why) {
-  place.replaceChildren(h("p", { class: "note" }, `Not drawn: ${visible(why)}.`));
-  if (!(await fill(place, left, label))) place.closest("figure")?.querySelector("details")?.setAttribute("open", "");
+  if (!(await fill(place, left, label, why))) place.closest("figure")?.querySelector("details")?.setAttribute("open", "");
 }
 
 /** Call `action` when `element` comes near to what the person sees. */
@@ -129,7 +129,7 @@ function whenNear(element, action) {
 
 /** A display of the result. `inline` is the picture that came with the reply, if one did. */
 export function display(shown, inline) {
-  const label = visible(shown.text ?? "").split("\n")[0].slice(0, 200) || visible(shown.name);
+  const label = visible(shown.text ?? "").replace(/\s+/g, " ").slice(0, 200) || visible(shown.name);
   // Plain texts have no file: the text is all there is.
   if (!shown.uri && !shown.alternatives?.length && !inline) return textBox(visible(shown.mime), shown.text ?? "");
   const place = h("div", { class: "place" }, h("p", { class: "note" }, "Loading…"));
@@ -148,7 +148,7 @@ export function display(shown, inline) {
   return figure;
 }
 
-export function inlineImage(block, label) {
+function inlineImage(block, label) {
   const type = PICTURES.test(block.mimeType) ? block.mimeType : "image/png";
   return h("img", { src: `data:${type};base64,${block.data}`, alt: label });
 }

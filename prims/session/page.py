@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _SECONDS = 60.0
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 _PLOTS = {"plotly": re.compile(r"application/vnd\.plotly\.v1\+json"),
-          "vega": re.compile(r"application/vnd\.vega(?:lite)?\.v\d[\d.]*\+json")}  # fmt: skip
+          "vega": re.compile(r"application/vnd\.vega(?:lite)?\.v\d[\d.]*[+.]json")}  # fmt: skip
 _SCRIPTED = re.compile(r"<script|\son\w+\s*=|javascript:", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
