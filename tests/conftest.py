@@ -10,12 +10,18 @@ import pytest
 from mcp.client import Client
 
 from prims.trees import remove_tree
-from tests import kit
+from tests import kit, users
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_of_other_users_is_left() -> Iterator[None]:
+    yield
+    users.clean_up()
 
 
 @pytest.fixture

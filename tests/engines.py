@@ -17,8 +17,8 @@ from prims.kernel.forkserver import ForkServer
 from prims.model import RunRequest, RunResult, SandboxSpec
 from prims.stopping import Stop
 
-IS_FORKED = "'parent.py' in open('/proc/1/cmdline').read()"
-"""Code that says of a run in walls whether its kernel was forked."""
+IS_FORKED = "__import__('gc').get_freeze_count() > 0"
+"""Code that says of a run whether its kernel was forked: the parent has frozen what it had."""
 
 
 @dataclass(frozen=True, slots=True)

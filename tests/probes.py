@@ -446,8 +446,8 @@ print(said, len(opened))""",
     limit_tmpfs="""
 written, said = 0, "UNLIMITED"
 try:
-    for number in range(40):
-        with open(f"{W.tmp}/fill{number}", "wb") as file: written += file.write(bytes(64 << 20))
+    for number in range(36):  # half as much again as there may be
+        with open(f"{W.tmp}/fill{number}", "wb") as file: written += file.write(bytes(12 << 20))
 except OSError as e: said = f"LIMITED {e}"
 if said == "UNLIMITED": __import__("time").sleep(5)
 print(said, written >> 20)""",

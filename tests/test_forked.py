@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from prims.kernel.forkserver import ForkServer
 from tests import kit, probes, users
 from tests.engines import IS_FORKED, Session, engine_of_one_session
 from tests.processes import alive, until
-from tests.test_probes import Outside, all_said, is_about, serving, stdout, world_of
+from tests.test_probes import WALLS, Outside, all_said, is_about, serving, stdout, world_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -97,17 +97,12 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
             yield Served(client, pid, files)
 
 
-@pytest.fixture(scope="module", params=users.KINDS)
+@pytest.fixture(scope="module", params=[(w, k) for w in WALLS for k in users.KINDS], ids="-".join)
 async def outside(request: pytest.FixtureRequest) -> AsyncIterator[Outside]:
-    async with world_of(request.param, "--spare-kernels", "0") as outside:
+    walls, kind = request.param
+    async with world_of(kind, "--spare-kernels", "0", "--isolation", walls) as outside:
         await until_forked(outside.client)
         yield outside
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_python_is_left() -> Iterator[None]:
-    yield
-    users.clean_up()
 
 
 # --------------------------------------------------------------------------------------------- alone
@@ -119,10 +114,12 @@ async def said(outside: Outside) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.name)
-async def test_there_is_no_way_out_of_a_forked_kernel_by(probe: probes.Probe, said: dict[str, str]) -> None:
-    if not is_about(probe, "bubblewrap"):
+async def test_there_is_no_way_out_of_a_forked_kernel_by(
+    probe: probes.Probe, outside: Outside, said: dict[str, str]
+) -> None:
+    if not is_about(probe, outside.isolation):
         pytest.skip(f"is about {probe.needs or probe.only}")
-    assert said[probe.name].split()[:1] == [probe.expected], said[probe.name]
+    assert said[probe.name].split()[:1] == [probe.expected_in(outside.isolation)], said[probe.name]
 
 
 ONE = """

@@ -198,12 +198,6 @@ async def said(outside: Outside) -> dict[str, str]:
     return await all_said(outside)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_python_is_left() -> Iterator[None]:
-    yield
-    users.clean_up()
-
-
 async def tried(outside: Outside, code: str) -> CallToolResult:
     return await kit.run_code(outside.client, probes.preamble(outside.world) + code)
 

@@ -138,7 +138,7 @@ _made: list[Path] = []
 
 
 def clean_up() -> None:
-    """Remove what owners of one module share; called when it ends."""
+    """Remove what owners share; called when the tests end."""
     for folder in _made:
         shutil.rmtree(folder)
     _made.clear()

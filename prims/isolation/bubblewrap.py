@@ -118,6 +118,9 @@ class Bubblewrap:
             box, argv, env, stdout=subprocess.DEVNULL, stderr=stderr, runs=os.path.realpath(runs), keep=descriptor
         )
 
+    def parent_facts(self, box: Box) -> dict[str, Any]:
+        return {"wrapper": WRAPPER_INSIDE, "uid": box.uid, "namespaces": True}
+
     def fork_request(self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         self._check_uid(box)
         return {

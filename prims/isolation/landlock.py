@@ -16,12 +16,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from prims.isolation import wrapper
 from prims.isolation.bubblewrap import LOOKED_UP, SYSTEM, interpreter_mounts
 from prims.isolation.limits import rlimits, threads_of
-from prims.isolation.walls import WRAPPER, Box, Supervised, base_python, server_homes
+from prims.isolation.walls import WRAPPER, Box, Supervised, base_python, make_private, server_homes
 
 # What programs ask the kernel of the machine and of themselves. Other processes stay out of sight.
 _TOLD_BY_THE_KERNEL = (
@@ -41,7 +42,8 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 def find() -> Landlock:
     """Landlock as this kernel has it. Raises OSError when it has none, or something refuses it to this process."""
-    return Landlock(wrapper.landlock_abi())
+    abi = wrapper.landlock_abi()
+    return ForkingLandlock(abi) if abi >= wrapper.SCOPES_SINCE else Landlock(abi)
 
 
 class Landlock(Supervised):
@@ -60,6 +62,10 @@ class Landlock(Supervised):
     def spawn(
         self, box: Box, argv: Sequence[str], env: Mapping[str, str], *, stdout: int, stderr: int
     ) -> subprocess.Popen[bytes]:
+        return self._start(box, self._confined(box), argv, env, stdout=stdout, stderr=stderr)
+
+    def _confined(self, box: Box) -> dict[str, Any]:
+        """The wrapper's steps for one sandbox."""
         if self.drops_uid != (box.uid is not None):
             raise ValueError("Box.uid is given if and only if the walls drop the uid")
         places = self.places(box)
@@ -77,4 +83,35 @@ class Landlock(Supervised):
         }
         if box.uid is not None:
             config["uid"] = box.uid
-        return self._start(box, config, argv, env, stdout=stdout, stderr=stderr)
+        return config
+
+
+class ForkingLandlock(Landlock):
+    """Where Landlock keeps signals in, so that the parent and what it forks can be of one uid.
+
+    The parent has rules of its own, which leave it what any run of the session may have, and the sight of processes:
+    what it forks looks for itself there, within narrower rules.
+    """
+
+    def spawn_parent(
+        self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str], *, descriptor: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        config = self._confined(box)
+        config["rlimits"] = {}  # those of its sandboxes are their own
+        config["landlock"]["read"].append("/proc")
+        config["landlock"]["write"].append(os.path.realpath(runs))
+        return self._start(box, config, argv, env, stdout=subprocess.DEVNULL, stderr=stderr, keep=[descriptor])
+
+    def parent_facts(self, box: Box) -> dict[str, Any]:
+        return {"wrapper": WRAPPER, "uid": None, "namespaces": False}
+
+    def fork_request(self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+        places = self.places(box)
+        for folder in (places.home, places.tmp):
+            make_private(folder, box.uid)
+        return {
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": places.workspace,
+            "confine": {name: value for name, value in self._confined(box).items() if name != "uid"},
+        }

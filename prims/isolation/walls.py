@@ -109,6 +109,10 @@ class ForkingWalls(Walls, Protocol):
         `descriptor`. Trusted code only. See `spawn` for the thread to call it in.
         """
 
+    def parent_facts(self, box: Box) -> dict[str, Any]:
+        """What a parent in `box` must know of these walls: `wrapper`, where that lies for it; `uid`, which it must
+        become by itself, or None; `namespaces`, whether it makes them for what it forks. Pure."""
+
     def fork_request(self, box: Box, runs: Path, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         """What the parent must do to fork `argv` with the view of `box`, as the kernel's `parent.py` reads it. Pure."""
 
@@ -167,13 +171,12 @@ class Supervised:
         *,
         stdout: int,
         stderr: int,
+        keep: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start `argv` after the wrapper's steps of `config`, which a supervisor and these come before."""
         places = self.places(box)
         for folder in (places.home, places.tmp):
-            Path(folder).mkdir(mode=0o700, exist_ok=True)
-            if box.uid is not None:
-                os.chown(folder, box.uid, box.uid, follow_symlinks=False)
+            make_private(folder, box.uid)
         steps = {"env": sorted(env), "oom_score_adj": OOM_SCORE_ADJ, "supervise": os.getpid(), **config}
         return subprocess.Popen(
             wrapped(WRAPPER, steps, argv),
@@ -182,6 +185,7 @@ class Supervised:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
+            pass_fds=keep,
             start_new_session=True,
         )
 
@@ -198,6 +202,13 @@ class Supervised:
         if not _ended_within(process.pid, _SUPERVISOR_SECONDS):
             wrapper.kill_below(process.pid)
             process.kill()
+
+
+def make_private(folder: str, uid: int | None) -> None:
+    """A folder that is there for `uid`, or for the server's own."""
+    Path(folder).mkdir(mode=0o700, exist_ok=True)
+    if uid is not None:
+        os.chown(folder, uid, uid, follow_symlinks=False)
 
 
 class NoWalls(Supervised):

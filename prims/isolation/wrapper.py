@@ -121,7 +121,7 @@ _FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV  # wha
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _WRITE = _ALL_OF_FILES & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
 _SINCE = {13: 2, 14: 3, 15: 5}  # rights by bit that only later ABIs know
-_TCP_SINCE, _SCOPES_SINCE = 4, 6
+_TCP_SINCE, SCOPES_SINCE = 4, 6
 _TCP, _SCOPES = 3, 3  # bind and connect; abstract sockets and signals
 
 
@@ -150,7 +150,7 @@ def restrict(config: Mapping[str, Any]) -> None:
         if abi < since:
             handled &= ~(1 << bit)
     attributes = struct.pack("=QQQ", handled, _TCP, _SCOPES)
-    size = 8 if abi < _TCP_SINCE else 16 if abi < _SCOPES_SINCE else 24
+    size = 8 if abi < _TCP_SINCE else 16 if abi < SCOPES_SINCE else 24
     rules = _landlock(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint(0))
     for kind, rights in (("read", _READ), ("write", _WRITE), ("devices", _READ_FILE | _WRITE_FILE)):
         for path in config[kind]:
@@ -302,7 +302,7 @@ def seccomp_program(machine: str, landlock: Mapping[str, Any] | None = None) -> 
         if landlock["same_uid"]:
             each(_PRETENDED, 0)
             ioctls += _SET_FLAGS
-            if landlock["abi"] < _SCOPES_SINCE:
+            if landlock["abi"] < SCOPES_SINCE:
                 each(_SIGNALS, _EPERM)
                 only("kill", _ARG0, (0,), _EPERM)  # its own group
                 never("tgkill", _ARG0, landlock["guarded"], _EPERM)  # which is how a process signals itself
@@ -393,13 +393,17 @@ def supervise(server: int) -> int:
     command = os.fork()
     if command:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _supervise_until_end(command, signals)
+        os._exit(tend(command, signals))
     os.setsid()  # a group of its own: what the command signals as a group is not the supervisor
     die_with(supervisor)
     return supervisor
 
 
-def _supervise_until_end(command: int, signals: set[signal.Signals]) -> NoReturn:
+def tend(command: int, signals: set[signal.Signals]) -> int:
+    """Until `command`, a child of this subreaper, has ended or SIGTERM has come; then end all others below.
+
+    `signals`, SIGTERM and SIGCHLD, are blocked. Gives the command's status as a shell would.
+    """
     status: int | None = None
     while status is None:
         if signal.sigwait(signals) == signal.SIGTERM:
@@ -414,7 +418,7 @@ def _supervise_until_end(command: int, signals: set[signal.Signals]) -> NoReturn
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+    return code if code >= 0 else 128 - code
 
 
 # ------------------------------------------------------------------------------------------------ main

@@ -26,17 +26,20 @@ from prims.isolation.walls import Box, ForkingWalls, Places
 _READY_SECONDS = 30.0
 _FORK_SECONDS = 10.0
 _ANSWER_BYTES = 2000
+_SUPERVISOR_SECONDS = 0.5  # how long one may take to clean up; it needs some 10 ms
 
 
 class ForkedProcess:
     """The first process of a forked sandbox, as far as the server needs it to be a `Popen`.
 
-    It is pid 1 of its namespace: it ends when the kernel has ended, and all others in there before it. `pid` is the
-    host's. Its descriptors are closed when its end has been seen.
+    It is pid 1 of its namespace, or where there are none the supervisor of what is below it: it ends when the kernel
+    has ended, and all others in there before it. `pid` is the host's. Its descriptors are closed when its end has been
+    seen.
     """
 
-    def __init__(self, handle: int, answers: socket.socket) -> None:
+    def __init__(self, handle: int, answers: socket.socket, *, supervises: bool) -> None:
         self._handle = handle
+        self._supervises = supervises
         self._answers = answers
         self.pid = _pid_of(handle)
         self.returncode: int | None = None
@@ -77,9 +80,14 @@ class ForkedProcess:
         return os.dup(self._handle)
 
     def kill(self) -> None:
-        """SIGKILL all in its namespace."""
+        """SIGKILL all of the sandbox."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
+                if self._supervises:  # only it can find them all, so it gets the first chance
+                    signal.pidfd_send_signal(self._handle, signal.SIGTERM)
+                    if self._poll(_SUPERVISOR_SECONDS) is not None:
+                        return
+                    wrapper.kill_below(self.pid)
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
 
@@ -106,6 +114,7 @@ class ForkServer:
         self._process = process
         self._channel = channel
         self._shared = _shared(box)
+        self._supervised = not walls.parent_facts(box)["namespaces"]
         self._running: list[ForkedProcess] = []
 
     @property
@@ -166,7 +175,7 @@ class ForkServer:
                 ours.close()  # what comes up later finds nobody to tell, and ends
         if not handles:
             raise KernelStartError(f"No kernel could be forked: {said.decode(errors='replace') or 'no answer'}")
-        process = ForkedProcess(handles[0], ours)
+        process = ForkedProcess(handles[0], ours, supervises=self._supervised)
         self._running.append(process)
         return process
 
@@ -190,8 +199,7 @@ async def start_parent(walls: ForkingWalls, box: Box, env: Mapping[str, str]) ->
             "control": theirs.fileno(),
             "kernel": places.kernel,
             "packages": places.layers[-1],
-            "wrapper": "/run/wrapper.py",
-            "uid": box.uid,
+            **walls.parent_facts(box),
         }
         argv = [f"{places.venv}/bin/python", "-I", f"{places.kernel}/prims_kernel/parent.py", json.dumps(told)]
         try:

@@ -33,7 +33,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _MS_PRIVATE_ALL = 0x40000 | 0x4000
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 4, 24, 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _LARGEST_REQUEST = 128 * 1024
 _ANSWERS = 3  # the descriptor by which the first process of a run tells how it goes
@@ -62,7 +62,7 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
     gc.freeze()  # no collection in a child writes to pages that it shares with this process
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("a module that kernels load has started a thread: this process must not fork")
-    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if told["namespaces"] else None
     control.send(b"ready")
     while True:
         message, descriptors, flags, _ = socket.recv_fds(control, _LARGEST_REQUEST, 3)
@@ -156,15 +156,16 @@ def _modules_of_a_kernel() -> list[str]:
 # --------------------------------------------------------------------------------------------- forking
 
 
-def _fork(namespace: int, request: dict[str, Any], wrapper: Any, stdout: int, stderr: int, answers: int) -> bool:
-    """Fork the first process of a new PID namespace. True in the kernel's process."""
+def _fork(namespace: int | None, request: dict[str, Any], wrapper: Any, stdout: int, stderr: int, answers: int) -> bool:
+    """Fork the first process of a run, in a new PID namespace where `namespace` is the own. True in the kernel's."""
     pid = -1
     try:
-        _call("unshare", _CLONE_NEWPID)
+        if namespace is not None:
+            _call("unshare", _CLONE_NEWPID)
         try:
             pid = os.fork()
         finally:
-            if pid != 0:
+            if pid != 0 and namespace is not None:
                 _call("setns", namespace, _CLONE_NEWPID)
     except OSError as problem:
         _answer(answers, f"error {problem}")
@@ -175,7 +176,7 @@ def _fork(namespace: int, request: dict[str, Any], wrapper: Any, stdout: int, st
             os.dup2(descriptor, number)
         os.closerange(_ANSWERS + 1, _DESCRIPTORS)
         try:
-            _first(request, wrapper)
+            (_first if namespace is not None else _supervisor)(request, wrapper)
         except BaseException as problem:
             _answer(_ANSWERS, f"error {type(problem).__name__}: {problem}")
             os._exit(1)
@@ -202,7 +203,9 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
         except OSError:  # past the last capability of this kernel
             break
     wrapper.confine(request["confine"])
-    _check()
+    status = _check()
+    if os.getpid() != 1 or int(status["CapBnd"][0], 16) or set(status["Groups"]) - {"65534"}:
+        raise PermissionError("a forked kernel kept capabilities or groups, or has no pids of its own")
     wrapper.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     wrapper.prctl(_PR_SET_DUMPABLE, 0)  # what this process holds is not for the code to see
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal of its run that it does not handle
@@ -212,11 +215,44 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         wrapper.prctl(_PR_SET_DUMPABLE, 1)  # as after an exec: its /proc/self is its own
         return
+    _tell(lambda: _ended(kernel))
+
+
+def _supervisor(request: dict[str, Any], wrapper: Any) -> None:
+    """The first process where there are no namespaces: forks the kernel, adopts and ends what that leaves behind.
+
+    Returns in the kernel only, which has given up all rights then.
+    """
+    os.setsid()
+    signals = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # taken by sigwait, never between two lines
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wrapper.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    wrapper.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    wrapper.prctl(_PR_SET_DUMPABLE, 0)
+    supervisor = os.getpid()
+    kernel = os.fork()
+    if kernel == 0:
+        os.close(_ANSWERS)
+        os.setsid()
+        wrapper.die_with(supervisor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        wrapper.prctl(_PR_SET_DUMPABLE, 1)
+        wrapper.confine(request["confine"])
+        _check()
+        return
+    _tell(lambda: wrapper.tend(kernel, signals))
+
+
+def _tell(ended: Callable[[], int]) -> NoReturn:
+    """Hand over a handle to this process, which is the whole run, then the exit status. If nobody is there to take it,
+    this raises and all ends."""
     os.closerange(0, _ANSWERS)
     with socket.socket(fileno=_ANSWERS) as channel:
-        # A handle to this process, which is the whole run. If nobody is there to take it, this raises and all ends.
-        socket.send_fds(channel, [b"up"], [os.pidfd_open(1)])
-        channel.send(b"exit %d" % _ended(kernel))
+        socket.send_fds(channel, [b"up"], [os.pidfd_open(os.getpid())])
+        channel.send(b"exit %d" % ended())
     os._exit(0)
 
 
@@ -264,15 +300,19 @@ def _map(inside: int, outside: int) -> None:
             file.write(text)
 
 
-def _check() -> None:
-    """Raise unless everything that matters was given up; what is wrong here must not become a kernel."""
+def _check() -> dict[str, list[str]]:
+    """Raise unless everything that matters was given up; what is wrong here must not become a kernel.
+
+    Gives what the system says of this process.
+    """
     with open("/proc/self/status") as file:
         status = {name: value.split() for name, _, value in (line.partition(":") for line in file)}
-    wrong = [name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name][0], 16)]
+    wrong = [name for name in ("CapInh", "CapPrm", "CapEff", "CapAmb") if int(status[name][0], 16)]
     wrong += [name for name, wanted in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[name] != [wanted]]
     wrong += [name for name in ("Uid", "Gid") if "0" in status[name]]
-    if wrong or os.getpid() != 1 or set(status["Groups"]) - {"65534"}:
-        raise PermissionError(f"a forked kernel kept rights: {', '.join(wrong) or 'pid, groups'}")
+    if wrong:
+        raise PermissionError(f"a forked kernel kept rights: {', '.join(wrong)}")
+    return status
 
 
 # ------------------------------------------------------------------------------------------ the kernel
@@ -286,6 +326,8 @@ def _kernel(request: dict[str, Any], run: Callable[[list[str]], None]) -> NoRetu
     os.environ.update(request["env"])
     random.seed()
     _forget_the_parent()
+    if (venv := request["env"]["VIRTUAL_ENV"]) != sys.prefix:
+        _move_to(venv)
     sys.argv = request["argv"][2:]
     sys.orig_argv = request["argv"]
     # Only now, without rights: these run the `.pth` files of the run's layers.
@@ -297,6 +339,16 @@ def _kernel(request: dict[str, Any], run: Callable[[list[str]], None]) -> NoRetu
     except SystemExit as asked:
         code = asked.code
     sys.exit(code)
+
+
+def _move_to(venv: str) -> None:
+    """Be the interpreter of another virtualenv: where there are no mounts, each run's has a path of its own."""
+    old = sys.prefix
+    sys.prefix = sys.exec_prefix = venv
+    sys.executable = f"{venv}/bin/python"
+    sys.path[:] = [venv + path.removeprefix(old) if path.startswith(f"{old}/") else path for path in sys.path]
+    site.PREFIXES[:] = [venv if prefix == old else prefix for prefix in site.PREFIXES]
+    sys.modules.pop("sysconfig", None)  # keeps paths below the prefix that it found
 
 
 def _forget_the_parent() -> None:
