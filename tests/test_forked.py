@@ -24,7 +24,7 @@ from prims.kernel.folders import make_box, make_session_folder
 from prims.kernel.forkserver import ForkServer
 from tests import kit, probes, users
 from tests.engines import IS_FORKED, Session, engine_of_one_session
-from tests.processes import alive, until
+from tests.processes import alive, named, until
 from tests.test_probes import WALLS, Outside, all_said, is_about, serving, stdout, world_of
 
 pytestmark = [
@@ -120,6 +120,47 @@ async def test_there_is_no_way_out_of_a_forked_kernel_by(
     if not is_about(probe, outside.isolation):
         pytest.skip(f"is about {probe.needs or probe.only}")
     assert said[probe.name].split()[:1] == [probe.expected_in(outside.isolation)], said[probe.name]
+
+
+LEFT = """
+import os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0: os.execv("/bin/sleep", ["sleep", MARKER])
+        os._exit(0)
+    os.wait()
+print(FORKED, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("ending", "status"), [("", "ok"), ("os._exit(3)", "died"), ("time.sleep(600)", "timeout")])
+async def test_nothing_is_left_of_a_forked_run_however_it_ends(outside: Outside, ending: str, status: str) -> None:
+    marker = f"{600 + os.getpid() / 1e7:.7f}"
+    code = LEFT.replace("MARKER", repr(marker)).replace("FORKED", IS_FORKED) + ending
+    result = await kit.run_code(outside.client, code, timeout_seconds=5)
+    assert result.structured_content is not None
+    assert (result.structured_content["status"], stdout(result)) == (status, "True\n"), kit.text_of(result)
+    assert "exit status 3" in kit.text_of(result) or status != "died"
+    await until(lambda: named(marker) == [], 5, "what the run has left is gone")
+
+
+async def test_a_forked_run_has_a_home_and_an_interpreter_of_its_own(outside: Outside) -> None:
+    code = f"""
+import os, site, subprocess, sys, sysconfig, tempfile
+own = os.path.dirname(os.environ["HOME"])
+shell = get_ipython()
+places = [shell.ipython_dir, shell.home_dir, shell.profile_dir.location, tempfile.gettempdir(), site.getuserbase()]
+print([place for place in places if not place.startswith((own, "/tmp"))])
+prefixes = sys.prefix, sys.exec_prefix, os.environ["VIRTUAL_ENV"], sysconfig.get_paths()["data"]
+print({IS_FORKED}, len(set(prefixes)), sys.executable == sys.prefix + "/bin/python")
+asked = [sys.executable, "-c", "import sys, IPython; print(sys.prefix)"]
+print(subprocess.check_output(asked, text=True).strip() == sys.prefix)
+os.mkdir(shell.ipython_dir + "/mine"); open(tempfile.gettempdir() + "/mine", "x").close()
+"""
+    for _ in range(2):
+        assert stdout(await kit.run_code(outside.client, code)) == "[]\nTrue 1 True\nTrue\n"
 
 
 ONE = """

@@ -16,6 +16,7 @@ from ipykernel.displayhook import ZMQDisplayHook
 from ipykernel.iostream import IOPubThread
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from IPython.core.profiledir import ProfileDir
 from traitlets import Type, default
 from traitlets.config import Config
 
@@ -117,6 +118,12 @@ class OnceApp(App):
         """The second half, in the process that will run the code."""
         # What the first half did for its own process.
         self.shell.init_environment()
+        home: str = os.environ["IPYTHONDIR"]
+        if self.shell.ipython_dir != home:  # it had a home of its own, where there is no other view
+            app: Any = self
+            app.ipython_dir = self.shell.ipython_dir = home
+            self.shell.home_dir = os.environ["HOME"]
+            app.profile_dir = self.shell.profile_dir = ProfileDir(location=f"{home}/profile_default")
         os.makedirs(self.profile_dir.location, exist_ok=True)
         self.profile_dir.check_dirs()
         self.connection_file = connection_file

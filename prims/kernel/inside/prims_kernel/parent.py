@@ -349,6 +349,7 @@ def _move_to(venv: str) -> None:
     sys.path[:] = [venv + path.removeprefix(old) if path.startswith(f"{old}/") else path for path in sys.path]
     site.PREFIXES[:] = [venv if prefix == old else prefix for prefix in site.PREFIXES]
     sys.modules.pop("sysconfig", None)  # keeps paths below the prefix that it found
+    site.USER_BASE = site.USER_SITE = None
 
 
 def _forget_the_parent() -> None:
