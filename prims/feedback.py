@@ -121,7 +121,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
-    elif error.name == "NameError" and (match := _NAME.search(error.value)):
+    elif error.name == "NameError" and not request.cells and (match := _NAME.search(error.value)):
         hints += _lost_name(match[1], around)
     elif match := _NO_FILE.search(error.value):
         hints.append(_lost_file(match[1], around.files))

@@ -129,7 +129,7 @@ class _NotebookWork(_Work):
         self._steps = steps
 
     def emit(self, number: int, terminal: _Terminal, event: Event) -> None:
-        if isinstance(event, CellEvent) and self.target is not None:
+        if isinstance(event, CellEvent) and self.target is not None and self.target.suffix == ".ipynb":
             self._file.put(self._steps[number], event.number, event.result)
             # What cannot be written now is tried again at the end, and said then.
             with contextlib.suppress(Refused):

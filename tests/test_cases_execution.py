@@ -360,7 +360,7 @@ async def test_memory_has_a_cap_that_holds_and_is_told(kind: str) -> None:
     async with cases.serving("--memory-bytes", "512M") as served:
         seen = await served.run(HOGS[kind], timeout_seconds=60)
         assert seen.status in ("out_of_memory", "error", "died"), seen
-        assert "memory" in seen.text.lower() and re.search(r"0\.5 GB|512 MB", seen.text), seen
+        assert "memory" in seen.text.lower() and re.search(r"0\.5 GiB|512 MiB", seen.text), seen
         assert seen.stdout == "filling\n"
         assert seen.seconds < 50
         assert (await served.run("print('next')")).stdout == "next\n"
@@ -369,7 +369,7 @@ async def test_memory_has_a_cap_that_holds_and_is_told(kind: str) -> None:
 async def test_one_absurd_allocation_is_an_error_that_names_the_limit(server: Served) -> None:
     seen = await server.run("b = bytearray(1 << 45)\n")
     assert seen.status == "error" and seen.error["name"] == "MemoryError"
-    assert "2 GB" in seen.hints
+    assert "2 GiB" in seen.hints
 
 
 # ------------------------------------------------------------------------------------------ C11, C12 time

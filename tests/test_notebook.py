@@ -480,6 +480,7 @@ def test_a_notebook_is_run_in_one_kernel_up_to_its_first_error(state: Path) -> N
         cell(""),
         cell("def broken():\n    1 / 0\nbroken()", "raises-exception"),
         cell("shown.update('new')\n%time x = n + _ih.index(_ih[-1])\n'__file__' in globals()"),
+        cell("print('no end of line', end='')"),
         cell("%%bash\necho $((1 + 1))"),
         cell("print('last')\nbroken()"),
         cell("print('never')"),
@@ -491,7 +492,7 @@ def test_a_notebook_is_run_in_one_kernel_up_to_its_first_error(state: Path) -> N
     notebook = nbformat.read(state / "out.ipynb", as_version=4)
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     assert sources[2] == '# Parameters\nn = 41\nword = "it\'s"'
-    header, parameters, injected, first, empty, failed, third, bash, last, never = outputs(state / "out.ipynb")
+    header, parameters, injected, first, empty, failed, third, part, bash, last, never = outputs(state / "out.ipynb")
     assert header == parameters == injected == empty == never == [{}]
     assert first == [
         {"stdout": "six 41 it's\n"},
@@ -501,11 +502,12 @@ def test_a_notebook_is_run_in_one_kernel_up_to_its_first_error(state: Path) -> N
     assert re.search(r'File "Cell In\[4\]", line 2, in broken', failed[1]["traceback"][0])
     assert "Wall time" in third[0]["stdout"]
     assert third[1]["data"] == {"text/plain": "False"}
+    assert part == [{"stdout": "no end of line"}]
     assert bash == [{"stdout": "2\n"}]
     assert last[0] == {"stdout": "last\n"}
     assert last[1]["ename"] == "ZeroDivisionError"
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
-    assert counts == [None, 1, 2, 3, None, 4, 5, 6, 7, None]
+    assert counts == [None, 1, 2, 3, None, 4, 5, 6, 7, 8, None]
     assert "never" not in done.stdout
     assert "ZeroDivisionError: division by zero" in done.stderr
 

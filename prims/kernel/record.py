@@ -28,11 +28,10 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 @dataclass(slots=True)
 class _Entry:
-    """An output as it is kept during a run; `id` allows later updates, `text` is that of a stream."""
+    """An output as it is kept during a run; `text` is that of a stream."""
 
     content: dict[str, Any]
     size: int = 0
-    id: str | None = None
     text: TextSink | None = None
     path: str | None = None
     left_out: tuple[str, ...] = ()
@@ -44,6 +43,7 @@ class _Cell:
     ended: float | None = None
     entries: list[_Entry] = field(default_factory=list)
     streams: dict[str, _Entry] = field(default_factory=dict)
+    updatable: dict[str, list[_Entry]] = field(default_factory=dict)
     dropped: int = 0
 
 
@@ -95,20 +95,18 @@ class Recorder:
 
     def show(self, kind: str, content: dict[str, Any], path: str | None) -> None:
         """A display_data or an execute_result; `path` is the spooled file that holds the thing whole."""
-        transient = content.get("transient")
-        display_id = transient.get("display_id") if isinstance(transient, dict) else None
-        entry = _Entry({"output_type": kind}, id=display_id if isinstance(display_id, str) else None)
+        entry = _Entry({"output_type": kind})
         if self._add(entry):
             self._fill(entry, content, path)
+            if (display_id := _display_id(content)) is not None:
+                self._cells[-1].updatable.setdefault(display_id, []).append(entry)
 
     def update(self, content: dict[str, Any], path: str | None) -> None:
         """An update_display_data: it replaces what was shown under its id, in every cell."""
-        transient = content.get("transient")
-        display_id = transient.get("display_id") if isinstance(transient, dict) else None
+        display_id = _display_id(content)
         for cell in self._cells:
-            for entry in cell.entries:
-                if entry.id is not None and entry.id == display_id:
-                    self._fill(entry, content, path)
+            for entry in cell.updatable.get(display_id or "", ()):
+                self._fill(entry, content, path)
 
     def error(self, content: dict[str, Any]) -> None:
         """An error with its traceback."""
@@ -196,6 +194,12 @@ class Recorder:
             "metadata": taken if isinstance(taken, dict) else {},
         }
         entry.path, entry.left_out = path, tuple(left_out)
+
+
+def _display_id(content: dict[str, Any]) -> str | None:
+    transient = content.get("transient")
+    display_id = transient.get("display_id") if isinstance(transient, dict) else None
+    return display_id if isinstance(display_id, str) else None
 
 
 def _text(value: object) -> str:
