@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -534,6 +535,25 @@ def test_in_place_the_outputs_until_a_timeout_are_kept_and_the_rest_of_the_file_
     assert notebook.cells[0].metadata.kept == {"a": 1}
     assert (state / "in.ipynb").stat().st_mode & 0o777 == 0o640
     assert {path.name for path in state.iterdir()} == {"in.ipynb"}
+
+
+@pytest.mark.slow
+def test_outputs_are_written_after_each_cell_and_when_somebody_stops_the_notebook(state: Path) -> None:
+    write(state / "in.ipynb", cell("print('first')"), cell("import time\nprint('second', flush=True)\ntime.sleep(600)"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "prims", "run", "in.ipynb", "--inplace"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=state, env=kit.server_environment(state), text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["first\n", "second\n"]
+        assert outputs(state / "in.ipynb") == [[{"stdout": "first\n"}], [{}]]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=kit.SECONDS)
+    assert process.returncode == 130
+    first, second = outputs(state / "in.ipynb")
+    assert first == [{"stdout": "first\n"}]
+    assert second[0] == {"stdout": "second\n"}
+    assert second[1]["output_type"] == "error"
 
 
 @pytest.mark.slow
