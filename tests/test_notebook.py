@@ -371,7 +371,7 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
 
 def test_without_nbconvert_a_page_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nbconvert", None)
-    with pytest.raises(Refused, match=r"prims\[html\]"):
+    with pytest.raises(Refused, match=r"pip install 'nbconvert"):
         convert(as_notebook([past(1)], {}, ()), "html")
 
 

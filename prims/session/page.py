@@ -109,7 +109,10 @@ def as_page(notebook: bytes) -> bytes:
         Refused: nbconvert is not installed, or could not do it.
     """
     if find_spec("nbconvert") is None:
-        raise Refused('A session as .html needs nbconvert, which is not installed here: pip install "prims[html]"')
+        raise Refused(
+            "A session as .html needs nbconvert, which is not installed here (the extra `html` of prims): "
+            "pip install 'nbconvert>=7.16'"
+        )
     try:
         done = subprocess.run(
             [sys.executable, "-m", "prims.session.page"],
