@@ -113,7 +113,7 @@ def running() -> Iterator[Host]:
         ):
             browser = playwright.chromium.launch(executable_path=chromium(), args=_FLAGS, timeout=SECONDS * 1000)
             try:
-                page = browser.new_page(viewport={"width": 900, "height": 1400})
+                page = browser.new_page(viewport={"width": 900, "height": 3000})
                 page.set_default_timeout(SECONDS * 1000)
                 origins = (f"http://localhost:{port}/", f"http://127.0.0.1:{port}/", server.base)
                 host = Host(page, origins)

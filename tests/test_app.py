@@ -267,6 +267,9 @@ def test_hostile_outputs_do_nothing(host: apphost.Host) -> None:
         view.get_by_role("button", name="Run its scripts").last.click()
         view.frame_locator("iframe >> nth=1").get_by_text("script was run").first.wait_for()
         view.frame_locator("iframe >> nth=1").locator("#leak").wait_for()
+        # A frame can leave its own document, and arrives nowhere.
+        with host.page.expect_event("framenavigated", lambda moved: moved.url.startswith("chrome-error:")):
+            view.get_by_role("button", name="Run its scripts").click()
         assert host.page.evaluate("window.canary") == frame.evaluate("window.canary") == "alive"
         assert [asked for asked in host.log("asked") if "://" not in asked] == []
         assert host.log("links") == []

@@ -123,7 +123,7 @@ function style(context) {
   for (const [key, value] of Object.entries(context.styles?.variables ?? {})) {
     if (/^--[\w-]+$/.test(key) && typeof value === "string") root.style.setProperty(key, value);
   }
-  if (/^[\w-]+$/.test(context.locale ?? "")) document.querySelector("main").dataset.locale = context.locale;
+  if (context.displayMode) main.querySelector("header > button")?.replaceWith(fullScreen() ?? "");
 }
 
 on("ui/notifications/tool-input-partial", ({ arguments: given }) => input(given));
