@@ -102,6 +102,10 @@ ROWS = {
         ("bar: a: 2, b: 3", 'Plotly figure "Two" with 1 trace', 'x axis: "step"', 'scatter "ramp": 2,000 points'),
         shown=((HTML, False),) * 2, also=(PLOTLY,) * 2, never=("nbformat", "plotly.js v"),
     ),
+    "plotly as notebooks are told to use it": Row(
+        "import plotly.offline, plotly.io as pio, plotly.graph_objects as go\nplotly.offline.init_notebook_mode(connected=False)\npio.renderers.default = 'notebook'\nplotly.offline.iplot(go.Figure(go.Pie(labels=['a', 'b'], values=[1, 3])))\n",
+        ("pie: a: 1, b: 3",), shown=((HTML, False),), also=(PLOTLY,), never=("MB",),
+    ),
     "plotly with packed numbers": Row(
         "import plotly.express as px, numpy as np\npx.scatter(x=np.arange(1000), y=np.arange(1000) * .5, title='np')\n",
         ("1,000 points, x 0 to 999, y 0 to 499.5",), shown=((HTML, False),), also=(PLOTLY,),
@@ -111,8 +115,8 @@ ROWS = {
         ('Vega-Lite chart "T": bar', "x a (nominal)", "y mean(b) (quantitative)", "3 rows; a: A, B, C; b: 1 to 3"), shown=((HTML, False),), also=(VEGA,),
     ),
     "bokeh": Row(
-        "from bokeh.io import output_notebook\nfrom bokeh.plotting import figure, show\noutput_notebook()\np = figure(title='B', x_axis_label='xx')\np.line([1, 2, 3], [4, 5, 6], legend_label='up')\nshow(p)\n",
-        ("Bokeh figure", 'plot: "B"; x "xx"', "Line: 3 points, x 1 to 3, y 4 to 6", 'legend: "up"'), shown=((HTML, False),), never=("BokehJS",),
+        "from bokeh.io import output_notebook\nfrom bokeh.plotting import figure, show\noutput_notebook()\np = figure(title='B', x_axis_label='xx')\np.line([1, 2, 3], [4, 5, 6], legend_label='up')\nshow(p)\np\n",
+        ("Bokeh figure", 'plot: "B"; x "xx"', "Line: 3 points, x 1 to 3, y 4 to 6", 'legend: "up"'), shown=((HTML, False),) * 2, never=("BokehJS",),
     ),
     "folium": Row(
         "import folium\nm = folium.Map([45, 9], zoom_start=6)\nfolium.Marker([45, 9], popup='hello there').add_to(m)\nm\n",
@@ -164,6 +168,9 @@ ROWS = {
         "class Page:\n    def _repr_html_(self): return '<b>of a class</b>'\nclass Bundle:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': 'as a bundle', 'application/x-own': 'own data'}\nclass Shows:\n    def _ipython_display_(self): print('by itself')\nclass Breaks:\n    def _repr_html_(self): raise ValueError('no page')\n    def __repr__(self): return 'still here'\nfor kind in (Page, Bundle, Shows, Breaks):\n    display(kind())\n",
         ("of a class", "as a bundle", "by itself", "still here", "Breaks cannot be shown in every form: ValueError: no page"),
         shown=((HTML, True), ("application/x-own", False), ("text/plain", False)),
+    ),
+    "what loads scripts, and nothing at all": Row(
+        "display({'application/javascript': 'x' * 10**6, 'application/vnd.bokehjs_load.v0+json': 'x' * 10**6}, raw=True)\ndisplay({'text/plain': '', 'text/html': '<pre></pre>'}, raw=True)\ndisplay({'text/plain': ''}, raw=True)\nprint('only this')\n", ("only this",), never=("shown",),
     ),
     "data that JSON does not know": Row(
         "display({'application/json': {None: float('inf'), 'b': b'x', 'deep': [{1}, object]}, 'text/plain': 'words'}, raw=True)\ndisplay({'application/vnd.plotly.v1+json': {'data': [{'y': [1, float('nan'), None]}, 7, {'type': {}}], 'layout': None}}, raw=True)\ndisplay({'application/vnd.vegalite.v5+json': {'mark': 3, 'encoding': [], 'data': 'x'}}, raw=True)\n",

@@ -22,11 +22,14 @@ _OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,50}/[a-z0-9][\w.+-]{0,80}", re.IGNORECASE)
 _MOST_FORMS = 8
 # Only of use to a page that is alive.
-_LIVE_ONLY = ("application/vnd.jupyter.widget-view+json", "application/vnd.bokehjs_load.v0+json")
+_LIVE_ONLY = ("application/vnd.jupyter.widget-view+json", "application/vnd.bokehjs_exec.v0+json",
+              "application/vnd.holoviews_exec.v0+json")  # fmt: skip
+_LOADS = ("application/vnd.bokehjs_load.v0+json", "application/vnd.holoviews_load.v0+json")
 _TEXTS = ("text/plain", "text/markdown")
 # Markup that says what the text says. Of more than so many bytes the reader is told all the same.
 _TOLD_BY_TEXT = ("text/html", "text/latex", "application/json", "application/javascript")
 _LARGE = 256 * 1024
+_SMALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,21 @@ class Content:
 
 def read(data: Mapping[str, Any], *, summary: bool) -> Content:
     """Read a bundle; `summary` says that its text only describes what is shown."""
+    if _says_nothing(data):
+        return Content("", "text/plain", (), told=True)
     text, mime = _text(data)
     forms = sorted(_forms(data), key=lambda form: _rank(form[0]))[:_MOST_FORMS]
     by_text = all(form in _TOLD_BY_TEXT and len(raw) <= _LARGE for form, raw in forms)
     real = bool(text) and not _OBJECT_REPR.fullmatch(text)
     told = not forms or (real and by_text and not summary)
     return Content(text if real or not forms else "", mime, tuple(forms), told)
+
+
+def _says_nothing(data: Mapping[str, Any]) -> bool:
+    """Whether a bundle only loads scripts into a page, or is empty by its own account."""
+    empty = isinstance(data.get("text/plain"), str) and not data["text/plain"].strip()
+    small = len(str(data.get("text/html", ""))) <= _SMALL and data.keys() <= {"text/plain", "text/html"}
+    return (empty and small) or any(mime in data for mime in _LOADS)
 
 
 def _text(data: Mapping[str, Any]) -> tuple[str, str]:

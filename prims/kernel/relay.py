@@ -222,6 +222,8 @@ class Relay:
             self.malformed += 1
             return
         read = bundles.read(data, summary=_is_summary(content))
+        if not read.text.strip() and not read.forms and _display_id(content) is None:
+            return
         shown = await self._keep(read, _display_id(content), result)
         self.recorder.show("execute_result" if result else "display_data", content, shown.display.path)
         self._emit(DisplayEvent(shown.display.text))

@@ -164,7 +164,6 @@ class Room:
             raise explain(trouble + err.decode("utf-8", "replace") + text, asked, code=process.returncode)
         return text
 
-
     async def _watch_disk(self, on_exceeded: Callable[[str], None]) -> None:
         while True:
             await anyio.sleep(_DISK_SECONDS)

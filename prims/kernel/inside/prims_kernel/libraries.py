@@ -78,6 +78,8 @@ def _plotly(io: Any) -> None:
         spec = own.validate_coerce_fig_to_dict(fig, validate)
         _show(Renderer().to_mimebundle(spec))
 
+    # What a page would be given once, before the first figure: some megabytes of script.
+    base.HtmlRenderer.activate = lambda self: None
     io.renderers["prims"] = Renderer()
     io.renderers.default = "prims"
     own.show = io.show = show
@@ -110,15 +112,12 @@ def _bokeh(io: Any) -> None:
         pass
 
     def show_doc(shown: Any, state: Any, notebook_handle: Any) -> None:
-        from bokeh.embed import file_html  # type: ignore[import-not-found, unused-ignore]
-        from bokeh.resources import CDN  # type: ignore[import-not-found, unused-ignore]
-
         from prims_kernel.twins import plots
 
         text = "Plot of Bokeh"
         with suppress(Exception):
             text = plots.bokeh(shown)
-        _show({"text/html": file_html(shown, CDN), "text/plain": text}, summary=True)
+        _show({"text/html": plots.bokeh_page(shown), "text/plain": text}, summary=True)
 
     def show_app(*args: Any, **kwargs: Any) -> None:
         print("An application of Bokeh needs a server and a browser; show a plot instead.", file=sys.stderr)

@@ -17,8 +17,10 @@ _MOST_VALUES = 100_000
 
 
 def describe(value: Any) -> Twin | None:
-    """A map of folium, or a graph of graphviz; figures of Bokeh are told as they are shown."""
+    """A plot of Bokeh, a map of folium, or a graph of graphviz."""
     kind = type(value)
+    if any(base.__name__ == "LayoutDOM" for base in kind.__mro__):
+        return Twin(bokeh(value), summary=True, more={"text/html": bokeh_page(value)})
     if kind.__module__.startswith(("folium", "branca")) or any(base.__name__ == "Map" for base in kind.__mro__):
         return _folium(value)
     if hasattr(value, "source") and "graphviz" in sys.modules:
@@ -57,6 +59,15 @@ def _folium(value: Any) -> Twin:
 
 
 _HELPERS = frozenset({"Html", "Popup", "Tooltip", "JavascriptLink", "CssLink", "Figure", "Icon"})
+
+
+def bokeh_page(value: Any) -> str:
+    """A plot or a layout of Bokeh as a page."""
+    from bokeh.embed import file_html  # type: ignore[import-not-found, unused-ignore]
+    from bokeh.resources import CDN  # type: ignore[import-not-found, unused-ignore]
+
+    page: str = file_html(value, CDN)
+    return page
 
 
 def bokeh(value: Any) -> str:

@@ -64,6 +64,8 @@ def _trace(trace: dict[str, Any]) -> str:
         return f"{what}: {some(bars, 12)}"
     most = max((_length(trace[name]) for name in found), default=0)
     parts = [f"{name} {extent}" for name, values in found.items() if (extent := spread(values))]
+    if not most:
+        return what
     return f"{what}: {', '.join([count(most, 'row' if 'z' in found else 'point'), *parts])}"
 
 
