@@ -563,7 +563,7 @@ async def test_a_run_that_writes_more_than_the_limit_is_stopped(place: Path, cod
     async with raw(place, *BARE, "--output-bytes", "1M", "--run-seconds", "20") as server:
         result = await server.run(code)
         assert result["status"] == "limit", result["text"][-500:]
-        assert "1 MB" in result["error"]["value"]
+        assert "1 MiB" in result["error"]["value"]
         assert result["seconds"]["run"] < 10
         assert len(result["text"]) < 40_000
         assert (await server.run("print(1)"))["stdout"] == "1\n"
@@ -583,7 +583,7 @@ async def test_a_run_that_takes_more_memory_than_the_limit_is_stopped(place: Pat
     async with raw(place, *BARE, "--memory-bytes", "400M", "--run-seconds", "30") as server:
         result = await server.run(f"import time\nprint('up to here', flush=True)\n{code}\ntime.sleep(60)")
         assert (result["status"], result["stdout"]) == ("out_of_memory", "up to here\n"), result["text"]
-        assert "400 MB" in result["error"]["value"]
+        assert "400 MiB" in result["error"]["value"]
         assert (await server.run("x = bytearray(150 << 20); print(len(x) >> 20)"))["stdout"] == "150\n"
 
 
