@@ -61,7 +61,9 @@ async def _examine(settings: Settings) -> Report:
             chosen = await _walls(settings, state, report)
             packages = await _packages(settings)
             report["this machine"].append(packages)
-            if chosen and packages.ok:
+            if chosen == "none":
+                report["limits"] = [Check("limits", None, "not tried: without walls, code can lift them", needed=False)]
+            elif chosen and packages.ok:
                 report["limits"] = await _limits(settings, state)
     except PrimsError as problem:
         report["this machine"].append(Check("sessions", False, str(problem)))
@@ -88,16 +90,17 @@ def _uv() -> Check:
 
 
 def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> Check:
-    """Whether the kernel itself could count the memory of a whole run."""
+    """Which cgroups there are for a bound around the server; a single run's memory is watched, not bounded by one."""
     if (root / "cgroup.controllers").exists():
-        return Check("cgroups", True, "version 2", needed=False)
+        found = "version 2: a memory limit of the server's service or container counts all that runs use"
+        return Check("cgroups", True, found, needed=False)
     found = "version 1" if (root / "memory").is_dir() else "none"
     return Check(
         "cgroups",
         None,
-        found,
-        "The server itself looks at the memory of runs, several times a second. The kernel could do it with cgroups of "
-        "version 2 (boot option `systemd.unified_cgroup_hierarchy=1`)",
+        f"{found}; the server itself looks at the memory of runs, several times a second",
+        "For a bound around all runs that the kernel enforces, start the server in a container with a memory limit, or "
+        "with cgroups of version 2 (boot option `systemd.unified_cgroup_hierarchy=1`) as a service with `MemoryMax=`",
         needed=False,
     )
 

@@ -277,7 +277,8 @@ def test_doctor_tells_which_cgroups_there_are(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     check = _cgroups(tmp_path)
-    assert (check.ok, check.detail, check.needed) == (held, word, False)
+    assert (check.ok, check.needed) == (held, False)
+    assert check.detail.startswith(word)
     assert held or "version 2" in check.advice
 
 
