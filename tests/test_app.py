@@ -66,6 +66,7 @@ display({"application/vnd.vegalite.v5+json": {
 display({"application/vnd.plotly.v1+json": {"data": [{"type": "surface", "z": [[1, 2], [3, 4]]}]}}, raw=True)
 print("to stderr", file=sys.stderr)
 frame.to_csv("output/fruit.csv", index=False)
+open("output/lines.txt", "w").write("line\n" * 100_000)
 open("output/raw.bin", "wb").write(bytes(range(256)) * 4000)
 frame.describe()
 """
@@ -158,9 +159,12 @@ def test_files_are_saved_through_the_host(host: apphost.Host, kinds: tuple[dict[
     assert base64.b64decode(contents["resource"]["blob"]) == bytes(range(256)) * 4000
     view.get_by_role("button", name="Show fruit.csv").click()
     view.locator(".files td", has_text="apple").wait_for()
+    view.get_by_role("button", name="Show lines.txt").click()
+    view.locator(".files pre", has_text="lines are not shown").wait_for()
+    assert view.locator(".files pre").evaluate("all => all.textContent.split('\\n').length") < 6000
     # A host that gives nothing still shows what came with the result.
     view = host.show(*kinds, capabilities={"serverResources": None, "downloadFile": None})
-    view.locator("img[src^='data:image/png']").wait_for()
+    view.locator("img[src^='data:image/png'][alt^=Figure]").wait_for()
     view.locator("pre", has_text="Vega-Lite chart").first.wait_for()
     assert view.get_by_role("button", name="Download").count() == 0
 

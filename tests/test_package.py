@@ -103,7 +103,7 @@ def test_the_sdist_has_what_building_and_testing_need(built: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "kernelspecs/prims/kernel.json"} <= names
     assert {"prims/cli.py", "tests/kit.py", "examples/sales.csv", "scripts/test.sh", "requirements/test.txt"} <= names
-    assert {"Dockerfile", ".dockerignore", "docs/containers.md", "examples/_server.py"} <= names
+    assert {"Dockerfile", ".dockerignore", "docs/containers.md", "examples/_server.py", "app/build.mjs"} <= names
 
 
 @pytest.mark.slow
@@ -115,6 +115,8 @@ def test_the_wheel_has_types_licence_kernelspec_and_what_runs_inside(built: Path
         licence = archive.read(next(n for n in names if n.endswith(".dist-info/licenses/LICENSE"))).decode()
     assert wheel.name.endswith("-py3-none-any.whl")
     assert {"prims/py.typed", "prims/kernel/inside/launch.py", "prims/kernel/pipstub.py"} <= set(names)
+    assert {f"prims/server/app_view/{n}" for n in ("run.html", "plotly.js.gz", "vega.js.gz")} <= set(names)
+    assert any(n.endswith(".dist-info/licenses/prims/server/app_view/LICENSES.txt") for n in names)
     assert any(n.endswith(".data/data/share/jupyter/kernels/prims/kernel.json") for n in names)
     assert "License-Expression: MIT" in metadata
     assert "Requires-Python: >=3.11" in metadata

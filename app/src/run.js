@@ -119,7 +119,8 @@ function render() {
 function style(context) {
   Object.assign(host.context, context);
   const root = document.documentElement;
-  if (context.theme === "dark" || context.theme === "light") root.dataset.theme = context.theme;
+  const theme = host.context.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  root.dataset.theme = theme === "dark" ? "dark" : "light";
   for (const [key, value] of Object.entries(context.styles?.variables ?? {})) {
     if (/^--[\w-]+$/.test(key) && typeof value === "string") root.style.setProperty(key, value);
   }

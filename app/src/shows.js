@@ -28,9 +28,9 @@ const WAYS = [
   // With a dot as well, as altair has it.
   [/^application\/vnd\.vega(lite)?\.v\d[\d.]*[+.]json/, (file, label, failed) => plot("vega", file, label, failed)],
   [/^text\/html/, html],
-  [PICTURES, picture],
   // As a picture an SVG runs nothing and loads nothing.
   [/^image\/svg\+xml/, async (file, label) => image(file, label, await readBytes(file.uri, file.size))],
+  [PICTURES, picture],
   [/^(audio|video)\//, media],
   [/^text\/csv|\+csv$/, (file, label) => delimited(file, label, ",")],
   [/^text\/tab-separated-values/, (file, label) => delimited(file, label, "\t")],
