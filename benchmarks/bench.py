@@ -25,7 +25,6 @@ ENVIRONMENT = {
     k: v for k, v in os.environ.items()
     if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED") and not k.startswith("PRIMS_")
 }  # fmt: skip
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +222,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far, without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
+    """CPU time of a process so far, without its children: to the nanosecond, where /proc has hundredths."""
+    return time.clock_gettime((~pid << 3) | 2)  # the clock's number as clock_getcpuclockid(3) makes it
 
 
 def pss(pid: int) -> float:

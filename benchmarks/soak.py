@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from bench import call, environment_of, prims, pss, servers, tree
@@ -22,15 +23,15 @@ CODE = """
 import os, sys
 print("x" * 1000)
 with open("output/same.txt", "w") as file: file.write(str(os.getpid()))
-display({"text/plain": "shown"}, raw=True)
+with open("/tmp/scratch", "w") as file: file.write("x" * 10_000)
 len(sys.modules)
 """
 
 
 def look(server: int, state: Path, cache: Path) -> Seen:
     """Everything of a server that could grow, now."""
-    parents = [p for p in tree(server) if b"prims_kernel/parent.py" in Path(f"/proc/{p}/cmdline").read_bytes()]
-    parent = parents[0] if parents else server
+    named = [p for p in tree(server) if b"prims_kernel/parent.py" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    parent = max(named, key=pss, default=server)  # the others of that name are what walls it in
     return {
         "server MB": round(pss(server), 1),
         "parent MB": round(pss(parent), 1),
@@ -85,8 +86,9 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     runs = parser.parse_args().runs
-    async with prims() as client:
-        table = await soak(client, sorted({m for m in (10, 100, 500, runs) if m <= runs}))
+    with tempfile.TemporaryDirectory(prefix="pb-") as cache:
+        async with prims(PRIMS_CACHE_DIR=cache) as client:
+            table = await soak(client, sorted({m for m in (10, 100, 500, runs) if m <= runs}))
     print(f"{'':22}" + "".join(f"{moment:>10}" for moment in table))
     for what in next(iter(table.values())):
         print(f"{what:22}" + "".join(f"{seen[what]:>10g}" for seen in table.values()))

@@ -10,6 +10,7 @@ import subprocess
 from typing import Any
 
 import anyio
+import zmq
 from jupyter_client.manager import AsyncKernelManager
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -39,9 +40,11 @@ async def execute(client: Any, code: str) -> str:
     return "".join(text)
 
 
-async def start_kernel() -> tuple[AsyncKernelManager, Any]:
+async def start_kernel(*, receive_all: bool = False) -> tuple[AsyncKernelManager, Any]:
     """A stock ipykernel of this interpreter and a client whose subscription stands."""
     manager = AsyncKernelManager(kernel_name="python3")
+    if receive_all:
+        manager.context.setsockopt(zmq.RCVHWM, 0)
     await manager.start_kernel(env=dict(os.environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     client = manager.client()
     client.start_channels()

@@ -7,10 +7,12 @@ somebody asks it to stop. Whichever it is, everything that was written until the
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -42,9 +44,13 @@ GRACE_SECONDS = 2.0
 # Messages larger than this are not taken from a kernel; ours never sends any.
 LARGEST_MESSAGE = 32 << 20
 _MARK = re.compile(rb"\x1b\]prims;(\d{1,18})\x07")
+_MARK_BEGIN = b"\x1b]prims;"
 _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
+# What a kernel can write ahead of us, where the system lets a pipe hold that much.
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
+# After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
+_FEW_PIECES, _GATHER_SECONDS = 4, 0.01
 _DISK_SECONDS = 0.5  # between two looks at temporary files
 
 
@@ -376,15 +382,19 @@ class Kernel:
     async def _read_pipe(self, stream: Stream, pipe: int, relay: Relay, order: _Order, stop: Stop) -> None:
         """All that is written to one descriptor, up to its end."""
         limit = self._launch.box.limits.output_bytes
-        rest = b""
+        rest, many = b"", 0
         while True:
+            if many > _FEW_PIECES:
+                await order.gather(stream)
+            waited_since = time.monotonic()
             await anyio.wait_readable(pipe)
             try:
                 data = os.read(pipe, _READ_BYTES)
             except BlockingIOError:
                 continue
+            many = many + 1 if time.monotonic() - waited_since < _GATHER_SECONDS and len(data) < _READ_BYTES else 0
             data, at = rest + data, 0
-            for mark in _MARK.finditer(data):
+            for mark in _MARK.finditer(data) if _MARK_BEGIN in data else ():
                 await relay.text(stream, data[at : mark.start()])
                 at = mark.end()
                 await order.text_reached(stream, int(mark[1]))
@@ -474,6 +484,8 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
         for stream in streams:
             reader, writer = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             pipes[stream] = reader
             writers.append(writer)
         launch = Launch(walls, box, private, stdout=writers[0], stderr=writers[1])
@@ -557,6 +569,12 @@ class _Order:
         """No display comes any more: nobody waits for one."""
         self._closed = True
         self._notify()
+
+    async def gather(self, stream: str) -> None:
+        """Let text gather, unless somebody waits for what has been written."""
+        with anyio.move_on_after(_GATHER_SECONDS):
+            while not self._closed and self._arrived <= self._at.get(stream, 0):
+                await self._wake.wait()
 
     async def until_read(self, streams: set[Stream]) -> None:
         """Until these pipes are read to their ends."""

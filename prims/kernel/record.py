@@ -73,8 +73,8 @@ class Recorder:
         cell.begun = cell.begun or time.time()
         return None
 
-    def stream(self, name: str, text: str) -> None:
-        """Clean text of a stream; what follows on the same stream is added to it."""
+    def stream(self, name: str, text: str, newlines: int | None = None) -> None:
+        """Clean text of a stream, and how many newlines it has, if that was counted. Such texts are one output."""
         cell = self._cells[-1]
         entry = cell.streams.get(name)
         if entry is None or entry is not cell.entries[-1]:
@@ -87,11 +87,11 @@ class Recorder:
         assert entry.text is not None
         charged = min(len(text), max(0, 2 * _KEEP_CHARS - entry.size))
         if charged > self._room:
-            entry.text.lose(len(text), text.count("\n"))
+            entry.text.lose(len(text), text.count("\n") if newlines is None else newlines)
             return
         entry.size += charged
         self._room -= charged
-        entry.text.feed(text)
+        entry.text.feed(text, newlines)
 
     def show(self, kind: str, content: dict[str, Any], path: str | None) -> None:
         """A display_data or an execute_result; `path` is the spooled file that holds the thing whole."""

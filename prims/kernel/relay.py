@@ -25,6 +25,7 @@ Stream = Literal["stdout", "stderr"]
 
 _ORDERED = ("display_data", "execute_result", "update_display_data", "error", "clear_output")
 _MOST_DISPLAYS = 200
+_WRITE_CHARS = 1 << 20  # each write to a file costs a thread's turn
 _SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "text/latex": ".tex", "image/jpeg": ".jpg",
              "application/javascript": ".js", "audio/wav": ".wav", "audio/x-wav": ".wav"}  # fmt: skip
 
@@ -46,7 +47,12 @@ class _Spill:
     sink: TextSink
     path: Path
     early: list[str] = field(default_factory=list)
+    early_chars: int = 0
     file: Any = None
+
+    def forget(self) -> None:
+        """What was not written is written, or need not be."""
+        self.early, self.early_chars = [], 0
 
 
 class Relay:
@@ -133,8 +139,8 @@ class Relay:
         """No more comes: pass on what was held back, write the files to their end."""
         await self._flush()
         for spill in (self._story, self._stderr, self._result):
-            if spill.sink.overflowed and spill.file is None:
-                await self._write(spill, "")
+            if spill.sink.overflowed:
+                await self._write(spill)
             if spill.file is not None:
                 await spill.file.close()
 
@@ -172,27 +178,28 @@ class Relay:
     async def _text(self, stream: Stream, text: str) -> None:
         await self._cleared()
         self._emit(TextEvent(stream, text))
-        self.recorder.stream(stream, text)
+        newlines = text.count("\n")
+        self.recorder.stream(stream, text, newlines)
         if stream == "stderr":
-            await self._feed(self._stderr, text)
+            await self._feed(self._stderr, text, newlines)
         else:
-            self._stdout.feed(text)
-            await self._feed(self._story, text)
+            self._stdout.feed(text, newlines)
+            await self._feed(self._story, text, newlines)
 
-    async def _feed(self, spill: _Spill, text: str) -> None:
-        spill.sink.feed(text)
-        if spill.file is None and not spill.sink.overflowed:
-            spill.early.append(text)
-            if len(spill.early) > 1000:
-                spill.early = ["".join(spill.early)]
-        else:
-            await self._write(spill, text)
+    async def _feed(self, spill: _Spill, text: str, newlines: int | None = None) -> None:
+        spill.sink.feed(text, newlines)
+        spill.early.append(text)
+        spill.early_chars += len(text)
+        if spill.early_chars > _WRITE_CHARS and spill.sink.overflowed:
+            await self._write(spill)
+        elif len(spill.early) > 1000:
+            spill.early = ["".join(spill.early)]
 
-    async def _write(self, spill: _Spill, text: str) -> None:
+    async def _write(self, spill: _Spill) -> None:
         if spill.file is None:
             spill.file = await aiofiles.open(spill.path, "w", encoding="utf-8", newline="")
-            text = "".join(spill.early) + text
-            spill.early = []
+        text = "".join(spill.early)
+        spill.forget()
         await spill.file.write(text)
 
     async def _cleared(self) -> None:
@@ -207,7 +214,7 @@ class Relay:
             self._cleaners[stream] = Cleaner()
         for spill in (self._story, self._stderr, self._result):
             spill.sink.clear()
-            spill.early = []
+            spill.forget()
             if spill.file is not None:
                 await spill.file.close()
                 spill.file = None
@@ -229,7 +236,7 @@ class Relay:
         self._emit(DisplayEvent(shown.display.text))
         if result:
             self._result.sink.clear()
-            self._result.early = []
+            self._result.forget()
             if read.told:
                 await self._feed(self._result, read.text)
         elif shown.display.told:

@@ -27,10 +27,15 @@ LONGEST_LINE = 64 * 1024
 _LONGEST_ESCAPE = 4096
 
 
+def _is_plain(data: bytes) -> bool:
+    """Whether a text is ASCII without control codes: the quickest of all looks, as there can be a lot of it."""
+    return data.isascii() and len(data.translate(None, _SUSPECT_ASCII)) == len(data)
+
+
 def _suspect(text: str) -> bool:
-    """Whether a text holds control codes; by the quick way for plain ASCII, of which there can be a lot."""
+    """Whether a text holds control codes."""
     if text.isascii():
-        return len(text.encode().translate(None, _SUSPECT_ASCII)) != len(text)
+        return not _is_plain(text.encode())
     return _SUSPECT.search(text) is not None
 
 
@@ -92,9 +97,23 @@ class Cleaner:
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
+        self._plain = True  # nothing in what is held back may be changed by what follows
 
     def feed(self, data: bytes) -> str:
         """The lines that are now certain."""
+        if self._plain and _is_plain(data):
+            # Nearly all of much text, for which each further look counts.
+            text = self._rest + data.decode("ascii")
+            cut = text.rfind("\n") + 1
+            if len(text) - cut > LONGEST_LINE:
+                cut = len(text)
+            self._rest = text[cut:]
+            return text[:cut]
+        text = self._feed(data)
+        self._plain = not _suspect(self._rest) and not self._decode.getstate()[0]
+        return text
+
+    def _feed(self, data: bytes) -> str:
         head, newline, line = (self._rest + self._decode.decode(data)).rpartition("\n")
         self._rest = ""
         if len(line) > LONGEST_LINE:
@@ -111,6 +130,7 @@ class Cleaner:
     def flush(self) -> str:
         """What was held back: the unfinished line as it stands."""
         line, self._rest = self._rest + self._decode.decode(b"", True), ""
+        self._plain = True
         return _lines(line)
 
     def _long(self, line: str) -> str:
@@ -151,12 +171,12 @@ class TextSink:
         self.newlines = 0
         self._ends_line = True
 
-    def feed(self, text: str) -> None:
-        """Add text."""
+    def feed(self, text: str, newlines: int | None = None) -> None:
+        """Add text; `newlines` are how many it has, if that was counted already."""
         if not text:
             return
         self.chars += len(text)
-        self.newlines += text.count("\n")
+        self.newlines += text.count("\n") if newlines is None else newlines
         self._ends_line = text.endswith("\n")
         room = self._keep - len(self.head)
         if room > 0:
