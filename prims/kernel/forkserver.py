@@ -176,7 +176,7 @@ class ForkServer:
         if not handles:
             raise KernelStartError(f"No kernel could be forked: {said.decode(errors='replace') or 'no answer'}")
         process = ForkedProcess(handles[0], ours, supervises=self._supervised)
-        self._running.append(process)
+        self._running = [*(other for other in self._running if other.poll() is None), process]
         return process
 
 

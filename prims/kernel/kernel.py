@@ -134,7 +134,9 @@ class Kernel:
                 group.start_soon(self._until_dead, group.cancel_scope)
                 # Executing nothing, and not asking who it is: the code's way is warm then.
                 request = self._client.execute("pass", silent=True, store_history=False, reply=False)
-                await self._until(self._client.iopub_channel, lambda m: m["msg_type"] == "iopub_welcome")
+                # Whatever comes proves that the subscription stands. Its own welcome may not come: the kernel does not
+                # see that it is due when it publishes something at the same moment, which then is what comes.
+                await self._until(self._client.iopub_channel, lambda m: True)
                 await self._until(self._client.shell_channel, lambda m: m["parent_header"].get("msg_id") == request)
                 group.cancel_scope.cancel()
                 return

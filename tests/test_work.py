@@ -1,0 +1,117 @@
+"""The counted work of a warm call stays within its budget, and many calls leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import tracemalloc
+from pathlib import Path
+
+import anyio
+import pytest
+
+from prims import config
+from prims.engine.local import LocalEngine, _Key
+from prims.isolation import bubblewrap
+from prims.isolation.wrapper import tree
+from prims.model import RunRequest
+from prims.session.table import SessionTable
+from tests import kit
+from tests.engines import IS_FORKED
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed"),
+]
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_work_of_a_warm_call_is_within_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Independent of the machine's speed: see `benchmarks/work.py`, which also records a new budget."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "work.py", "--json"],
+        env=kit.server_environment(tmp_path), capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    budget = json.loads((ROOT / "benchmarks" / "budget.json").read_text())
+    with capsys.disabled():
+        print(f"\nwork of a warm call: {', '.join(f'{n} {name}' for name, n in said['counts'].items())}")
+        if said["missing"]:
+            print(f"not counted: {said['missing']}")
+    assert said["over"] == []
+    assert {name for name in budget if "strace" not in name} <= set(said["counts"])
+
+
+WAYS = {
+    "print('x' * 1000)\nopen('/tmp/x', 'w').write('x' * 10_000)": "ok",
+    "1 / 0": "error",
+    "import os; os._exit(3)": "died",
+    "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)": "ok",
+}
+
+
+async def test_many_runs_leave_nothing_behind() -> None:
+    with tempfile.TemporaryDirectory(prefix="pt-") as folder:
+        settings = config.load({"default_packages": ""}, {})
+        async with (
+            LocalEngine(settings, Path(folder)) as engine,
+            SessionTable(settings, engine, Path(folder)) as table,
+        ):
+            session = await table.create(lasting=True)
+            key = _Key(session.folder, session.uid)
+
+            async def run(code: str, expected: str) -> str:
+                request = RunRequest(code, limits=settings.limits())
+                result = await table.start(session, request, lambda event: None).wait()
+                assert result.status == expected, result
+                return result.stdout.head
+
+            async def rounds(count: int) -> dict[str, int]:
+                """So many times all ways to end; then what there is, when nothing is being made or removed."""
+                for _ in range(count):
+                    for code, expected in WAYS.items():
+                        await run(code, expected)
+                async with anyio.create_task_group() as group:
+                    for code, expected in WAYS.items():
+                        group.start_soon(run, code, expected)
+                await engine._leftovers.closed()
+                with anyio.fail_after(30):
+                    while key not in engine._spares._entries:
+                        await anyio.sleep(0.02)
+                    await engine._spares._entries[key].settled.wait()
+                await anyio.wait_all_tasks_blocked()
+                parent = engine._parents.get(key)
+                assert parent is not None
+                return {
+                    "descriptors": len(os.listdir("/proc/self/fd")),
+                    "tasks": len(asyncio.all_tasks()),
+                    "processes": len(tree(os.getpid())),
+                    # Those of pools come and go.
+                    "threads": len(os.listdir("/proc/self/task")) - threading.active_count(),
+                    # What the session remembers of its runs has a limit of its own.
+                    "files": sum(len(d) + len(f) for path, d, f in os.walk(folder) if not path.endswith("/history")),
+                    "runs of the parent": sum(process.poll() is None for process in parent._running),
+                }
+
+            with anyio.fail_after(kit.SECONDS):
+                while await run(f"print({IS_FORKED})", "ok") != "True\n":
+                    pass
+            before = await rounds(2)
+            tracemalloc.start()
+            try:
+                gc.collect()
+                memory = tracemalloc.get_traced_memory()[0]
+                assert await rounds(12) == before
+                gc.collect()
+                # What is remembered of each run, for the session's notebook, and little else.
+                assert tracemalloc.get_traced_memory()[0] - memory < 1_000_000
+            finally:
+                tracemalloc.stop()
