@@ -118,11 +118,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def client_of(command: list[str], env: dict[str, str] | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A client of a server that is started for it, over stdio."""
-    server = StdioServerParameters(command=command[0], args=command[1:], env={**ENVIRONMENT, **(env or {})}, **options)
+async def client_of(command: list[str], env: dict[str, str] | None = None, mode: Any = "auto") -> AsyncIterator[Client]:
+    """A client of a server that is started for it, over stdio; `mode` "legacy" for one of the protocol's first era."""
+    server = StdioServerParameters(command=command[0], args=command[1:], env={**ENVIRONMENT, **(env or {})})
     with open(os.devnull, "w") as log:  # noqa: ASYNC230
-        async with Client(stdio_client(server, errlog=log)) as client:
+        async with Client(stdio_client(server, errlog=log), mode=mode) as client:
             yield client
 
 
@@ -183,6 +183,13 @@ def said_by(command: list[Any], **env: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command[:4]))} ... failed: {done.stderr[-300:]}")
     return done.stdout
+
+
+def why(problem: BaseException) -> str:
+    """A problem in one line; of several, the first."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
 
 
 def program(name: str) -> str:

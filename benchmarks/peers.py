@@ -123,7 +123,7 @@ async def ipybox() -> AsyncIterator[Client]:
         # Its MCP client is that of the library's first version.
         said_by([program("uv"), "pip", "install", "--quiet", "--python", folder / "bin" / "python", "ipybox", "mcp<2"])
     command = [str(folder / "bin" / "ipybox"), "--workspace", str(folder), "--log-level", "ERROR"]
-    async with client_of(command) as client:
+    async with client_of(command, mode="legacy") as client:
         await ipybox_call(client, "print(1)")
         yield client
 

@@ -29,6 +29,7 @@ from bench import (
     servers,
     timed,
     tree,
+    why,
 )
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -74,7 +75,7 @@ async def warm(bench: Bench) -> None:
             other = await stack.enter_async_context(peers.ipybox())
             calls["ipybox: print(1) on its one reused kernel"] = lambda: peers.ipybox_call(other, "print(1)")
         except Exception as problem:
-            bench.missing("ipybox", f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
+            bench.missing("ipybox", why(problem))
         await _forked(client)
         for work in calls.values():
             await work()

@@ -16,7 +16,7 @@ import sys
 import time
 
 import rows
-from bench import Bench
+from bench import Bench, why
 
 MOST_SECONDS = 180.0  # of one row; one that takes longer is given up, and said so
 
@@ -39,7 +39,7 @@ async def main() -> int:
             async with asyncio.timeout(MOST_SECONDS):
                 await rows.ROWS[name](bench)
         except Exception as problem:  # the other rows are worth having
-            bench.missing(name, f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
+            bench.missing(name, why(problem))
     took = time.monotonic() - begun
     if options.json:
         facts = {"python": sys.version.split()[0], "cpus": os.cpu_count(), "seconds": took, "load": os.getloadavg()[0]}
