@@ -6,12 +6,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from prims.config import Settings
 from prims.kernel import bundles
+from prims.model import Display, Form, RunResult
+from prims.server.render import OUTPUT_SCHEMA, render
 from tests import cases
 from tests.cases import Seen, Served
 
@@ -407,6 +411,31 @@ async def test_pictures_of_a_spare_parent_need_no_helper(server: Served) -> None
     [display] = seen.fields["displays"]
     stored = (await server.client.read_resource(display["uri"])).contents[0]
     assert stored.blob == seen.images[0].data
+
+
+def test_a_flood_of_displays_stays_within_a_reply() -> None:
+    forms = tuple(
+        Form(f"application/{n}{'x' * 100}", 10**9, "n" * 40, f"output/run1000-display-100-{n}.bin") for n in range(7)
+    )
+    flood = Display(
+        "image/png",
+        10**9,
+        "n" * 40,
+        "output/run1000-figure-100.png",
+        "t" * 20_000,
+        9999,
+        9999,
+        forms,
+        after=10**6,
+        trouble="because " * 20,
+    )
+    result = RunResult(
+        "ok", "bubblewrap", displays=(flood,) * 100 + (replace(flood, told=True),) * 100, displays_left_out=10**6
+    )
+    rendered = render(result, "s_" + "0" * 32, Settings())
+    Draft202012Validator(OUTPUT_SCHEMA).validate(rendered.structured)
+    assert len(json.dumps(rendered.structured)) < 60_000 and len(rendered.text) < 60_000
+    assert len(rendered.structured["displays"]) == 40 and "more" in rendered.text
 
 
 # ------------------------------------------------------------------------------------------ hints

@@ -21,6 +21,7 @@ LONGEST_TEXT = 20_000
 _OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>\s*", re.IGNORECASE)
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,50}/[a-z0-9][\w.+-]{0,80}", re.IGNORECASE)
 _MOST_FORMS = 8
+_VEGA_JSON = re.compile(r"(application/vnd\.vega(?:lite)?\.v\d+)\.json")
 # Only of use to a page that is alive.
 _LIVE_ONLY = ("application/vnd.jupyter.widget-view+json", "application/vnd.bokehjs_exec.v0+json",
               "application/vnd.holoviews_exec.v0+json")  # fmt: skip
@@ -95,7 +96,8 @@ def _forms(data: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
             if raw:
                 yield real or mime, raw
         else:
-            yield mime, _as_bytes(value)
+            # Altair 6 names a type that nobody else has.
+            yield _VEGA_JSON.sub(r"\1+json", mime), _as_bytes(value)
 
 
 def _rank(mime: str) -> int:

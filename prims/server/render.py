@@ -13,6 +13,7 @@ from prims.model import Display, Form, Picture, RunResult, Text, stored
 _MOST_LISTED = 40
 _MOST_PACKAGES = 200
 _TOLD_CHARS = 8000
+_MOST_FORMS = 80
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -217,7 +218,9 @@ def _display_lines(result: RunResult, untold: list[Display], rooms: dict[int, in
         pixels = f", {display.width}x{display.height} px" if display.width and display.height else ""
         where = f", stored as {display.path}" if display.path else ""
         lines.append(f"- {display.mime}{pixels}, {count_bytes(display.size)}{where}{_attached(display)}")
-        others = [f"{form.path} ({form.mime}, {count_bytes(form.size)})" for form in display.alternatives if form.path]
+        others = [
+            f"{form.path} ({form.mime}, {count_bytes(form.size)})" for form in display.alternatives[:4] if form.path
+        ]
         if others:
             lines.append(f"  also as {', '.join(others)}")
         if display.text:
@@ -256,10 +259,11 @@ def _all_display_fields(displays: tuple[Display, ...], session_id: str, rooms: d
     kept = {id(d) for d in told[:spare]}
     room = _TOLD_CHARS // max(1, len(kept))
     listed = [d for d in displays if not d.told or id(d) in kept][:_MOST_LISTED]
-    return [_display_fields(d, session_id, rooms.get(id(d), room)) for d in listed]
+    others = max(1, _MOST_FORMS // max(1, len(listed)) - 1)
+    return [_display_fields(d, session_id, rooms.get(id(d), room), others) for d in listed]
 
 
-def _display_fields(display: Display, session_id: str, most: int) -> dict[str, Any]:
+def _display_fields(display: Display, session_id: str, most: int, others: int) -> dict[str, Any]:
     fields = _form_fields(display, session_id)
     if display.width and display.height:
         fields |= {"width": display.width, "height": display.height}
@@ -272,7 +276,7 @@ def _display_fields(display: Display, session_id: str, most: int) -> dict[str, A
     if display.after:
         fields["after"] = display.after
     if display.alternatives:
-        fields["alternatives"] = [_form_fields(form, session_id) for form in display.alternatives]
+        fields["alternatives"] = [_form_fields(form, session_id) for form in display.alternatives[:others]]
     return fields
 
 
