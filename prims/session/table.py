@@ -26,7 +26,7 @@ from prims.session.notebook import export
 from prims.session.workspace import Snapshot, adopt, changes, checked_parts, list_folder, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
-from prims.trees import Usage, remove_large_tree, remove_tree, usage
+from prims.trees import MOST_COUNTED, Usage, remove_large_tree, remove_tree, usage
 
 if TYPE_CHECKING:
     from prims.kernel.looking import Look
@@ -394,7 +394,9 @@ class SessionTable:
                 most_bytes = binary(settings.workspace_bytes)
                 run.stop.set("disk", f"workspace limit {most_bytes} reached; it holds {binary(now.bytes)}")
             if settings.workspace_files is not None and now.files > max(most.files, first.files):
-                holds = f"it holds {now.files} files and folders, or deeper ones than are counted"
+                holds = f"it holds {now.files} files and folders"
+                if now.files >= MOST_COUNTED:
+                    holds = "it holds more files, or deeper folders, than are counted"
                 run.stop.set("files", f"workspace limit {settings.workspace_files} files reached; {holds}")
 
 
