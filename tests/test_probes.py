@@ -141,7 +141,7 @@ async def serving(who: users.Owner, name: str, *arguments: str) -> AsyncIterator
             except BaseException:
                 print(log.read_text())
                 raise
-    await until(lambda: not is_alive(pid), 5, f"end of server {pid}")
+    await until(lambda: not is_alive(pid), 30, f"end of server {pid}")
     assert list(state.iterdir()) == []
 
 
