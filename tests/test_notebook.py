@@ -313,7 +313,9 @@ def test_the_script_is_python_whatever_the_cells_hold(code: str, text: str) -> N
 HOSTILE = "<script>document.title = 'taken'</script>"
 
 
-def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = f"""<p onclick='1'>table</p><script>
         parent.postMessage({{prims: 'height', value: 1234}}, '*');
         parent.document.title = 'taken';
@@ -341,6 +343,8 @@ def test_the_page_takes_no_output_for_its_own_html_and_needs_nothing_else(tmp_pa
     notebook = as_notebook([run], {f"{HOSTILE}.csv": Mounted("", 1, "f", None)}, ())
     markdown = f'# Title\n\n{HOSTILE}\n\n<img src=x onerror="{HOSTILE}"> [a](javascript:alert(1)) `code`'
     notebook["cells"].append({"cell_type": "markdown", "id": "m", "metadata": {}, "source": markdown})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bleach.py").write_text("raise SystemExit('a module that happens to lie here')")
     page = tmp_path / "page.html"
     page.write_bytes(convert(notebook, "html"))
     text = page.read_text("utf-8")

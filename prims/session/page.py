@@ -115,7 +115,7 @@ def as_page(notebook: bytes) -> bytes:
         )
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "prims.session.page"],
+            [sys.executable, "-P", "-m", "prims.session.page"],  # nothing of the working directory is imported
             input=notebook, capture_output=True, check=True, timeout=_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as problem:
