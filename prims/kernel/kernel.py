@@ -50,7 +50,7 @@ _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
 # After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
-_FEW_PIECES, _GATHER_SECONDS = 4, 0.01
+_FEW_PIECES, _GATHER_SECONDS = 4, 0.02
 _DISK_SECONDS = 0.5  # between two looks at temporary files
 
 
@@ -385,6 +385,8 @@ class Kernel:
         """All that is written to one descriptor, up to its end."""
         limit = self._launch.box.limits.output_bytes
         rest, many = b"", 0
+        # A writer must not wait for a pipe that is full while we wait for more.
+        small = min(_READ_BYTES, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2)
         while True:
             if many > _FEW_PIECES:
                 await order.gather(stream)
@@ -394,7 +396,7 @@ class Kernel:
                 data = os.read(pipe, _READ_BYTES)
             except BlockingIOError:
                 continue
-            many = many + 1 if time.monotonic() - waited_since < _GATHER_SECONDS and len(data) < _READ_BYTES else 0
+            many = many + 1 if time.monotonic() - waited_since < _GATHER_SECONDS and len(data) < small else 0
             data, at = rest + data, 0
             for mark in _MARK.finditer(data) if _MARK_BEGIN in data else ():
                 await relay.text(stream, data[at : mark.start()])
