@@ -204,8 +204,9 @@ class LocalEngine:
         base = await self._environments.base()
         if self._fonts.wanted(base):
             await self._list_fonts(base)
-        with suppress(InstallError):
-            await self._environments.for_requirements(_HELPERS)
+        if any(package.startswith("pillow==") for package in base.packages):  # else when it is first needed
+            with suppress(InstallError):
+                await self._environments.for_requirements(_HELPERS)
 
     async def run(self, spec: SandboxSpec, emit: Emit, stop: Stop) -> RunResult:
         """See `prims.engine.base.Engine.run`."""
