@@ -684,6 +684,7 @@ def test_a_kernel_whose_server_is_gone_ends_by_itself(place: Path) -> None:
     kernel = subprocess.Popen(
         [sys.executable, "-I", launch, "-f", place / "kernel.json", "--once"],
         stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, cwd=place,
+        env={**os.environ, "HOME": str(place), "IPYTHONDIR": str(place / ".ipython")},
     )  # fmt: skip
     try:
         os.close(writer)
