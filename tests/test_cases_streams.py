@@ -287,7 +287,7 @@ async def test_output_beyond_the_operators_limit_ends_the_run_and_says_so() -> N
     async with cases.serving("--output-bytes", "2M") as served:
         seen = await served.run('print("BEGIN")\nwhile True:\n    print("x" * 1000)\n')
         assert seen.status == "limit"
-        assert "2 MB" in seen.text and "BEGIN" in seen.stdout
+        assert "2 MiB" in seen.text and "BEGIN" in seen.stdout
         assert seen.seconds < 30
         assert (await served.run("print('next')")).stdout == "next\n"
 

@@ -10,6 +10,9 @@ from anyio.abc import TaskGroup
 
 _log = logging.getLogger(__name__)
 
+# Closing holds up the event loop for some milliseconds: the reply goes first.
+_REPLY_SECONDS = 0.02
+
 
 class Leftovers:
     """Closes stacks in tasks of `group`, which ends only when all are closed, cancelled or not.
@@ -41,6 +44,7 @@ class Leftovers:
     async def _close(self, stack: AsyncExitStack, done: anyio.Event) -> None:
         try:
             with anyio.CancelScope(shield=True):
+                await anyio.sleep(_REPLY_SECONDS)
                 await stack.aclose()
         except Exception:
             # Nobody waits here who could be told, and the other runs go on.
