@@ -340,7 +340,8 @@ async def test_a_workspace_has_bounds_and_its_session_lives_on(state: Path, flag
     async with kit.connected(state, *flags) as client:
         result = await kit.run_code(client, code)
         assert result.structured_content["status"] == "limit"
-        assert flags[0].removeprefix("--").replace("-", "_") in kit.text_of(result)
+        most = {"20M": "20 MiB", "500": "500 files"}[flags[1]]
+        assert f"workspace limit {most} reached" in kit.text_of(result)
         freed = await kit.run_code(client, "import os\nfor n in os.listdir():\n    os.path.isfile(n) and os.remove(n)")
         assert freed.structured_content["status"] == "ok"
 
