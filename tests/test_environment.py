@@ -150,11 +150,12 @@ def test_what_a_dead_builder_left_is_swept_and_a_living_ones_is_not(tmp_path: Pa
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
     store = Store(tmp_path, "")
     living = store.scratch()
-    assert len(list((tmp_path / "layers").iterdir())) == 4
+    assert len(list((tmp_path / "builds").iterdir())) == 4
     store.sweep()
-    assert {p.name for p in (tmp_path / "layers").iterdir()} == {living.path.name, f"{living.path.name}.lock"}
+    assert {p.name for p in (tmp_path / "builds").iterdir()} == {living.path.name, f"{living.path.name}.lock"}
     living.remove()
-    assert list((tmp_path / "layers").iterdir()) == []
+    assert list((tmp_path / "builds").iterdir()) == []
+    assert list((tmp_path / "layers").iterdir()) == []  # which code sees, and could lock
 
 
 def test_scripts_find_python_by_path_and_hard_links_stay_untouched(tmp_path: Path) -> None:

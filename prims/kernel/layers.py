@@ -26,7 +26,6 @@ FRESH_SECONDS = 24 * 3600.0
 
 _MARKER = ".prims-layer.json"
 HASHES = ".prims-hashes.json"
-_BUILD = ".build-"
 _LOCK = ".lock"
 _FORMAT = 1  # of layers and resolutions; a change leaves the old ones unused
 
@@ -54,7 +53,7 @@ class Remembered:
 
 
 class Scratch:
-    """A private directory below the layers, removed by `remove`, or by any later process if we die first.
+    """A private directory beside the layers, removed by `remove`, or by any later process if we die first.
 
     The sign of life is a locked file beside it: the kernel drops the lock with its process, however that
     ends.
@@ -62,7 +61,7 @@ class Scratch:
 
     def __init__(self, parent: Path) -> None:
         while True:
-            self.path = parent / f"{_BUILD}{secrets.token_hex(8)}"
+            self.path = parent / secrets.token_hex(8)
             self._lock = Path(f"{self.path}{_LOCK}")
             self._fd = os.open(self._lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -90,22 +89,24 @@ class Store:
         self.root = root
         self._identity = (str(_FORMAT), interpreter(), identity)
         self._layers = root / "layers"
+        # Apart from the layers, all of which are shown to code: it could lock what lies there.
+        self._builds = root / "builds"
         self._resolutions = root / "resolutions"
         # Found whole, when they had last changed at their top.
         self._whole: dict[Path, int] = {}
-        for folder in (self._layers, self._resolutions):
+        for folder in (self._layers, self._builds, self._resolutions):
             folder.mkdir(parents=True, exist_ok=True)
 
     def scratch(self) -> Scratch:
         """A new private directory on the layers' file system."""
-        return Scratch(self._layers)
+        return Scratch(self._builds)
 
     def sweep(self) -> None:
         """Remove what builders of dead processes left."""
-        for lock in self._layers.glob(f"{_BUILD}*{_LOCK}"):
+        for lock in self._builds.glob(f"*{_LOCK}"):
             with contextlib.suppress(OSError):
                 _sweep_one(lock)
-        for folder in self._layers.glob(f"{_BUILD}*"):
+        for folder in self._builds.iterdir():
             if folder.suffix != _LOCK and not Path(f"{folder}{_LOCK}").exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
