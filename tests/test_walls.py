@@ -216,15 +216,23 @@ except OSError as error: print(error.strerror)
     assert told == ["True", "MemoryError", "Too many open files"]
 
 
-def test_inner_pid_is_the_command_which_takes_an_interrupt(bwrap: bubblewrap.Bubblewrap, make: Make) -> None:
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "of a server in the background"])
+def test_inner_pid_is_the_command_which_takes_an_interrupt(
+    bwrap: bubblewrap.Bubblewrap, make: Make, ignored: bool
+) -> None:
     code = """
 import time
 try:
     print("ready", flush=True)
-    for _ in range(6000): time.sleep(0.1)  # an interrupt that comes right before a sleep does not shorten it
+    for _ in range(600): time.sleep(0.1)  # an interrupt that comes right before a sleep does not shorten it
 except KeyboardInterrupt: print("interrupted")
 """
-    with start(bwrap, make(bwrap), code) as process:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        process = start(bwrap, make(bwrap), code)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert line_of(process) == "ready"
         pid = bwrap.inner_pid(process)
         assert pid is not None

@@ -438,7 +438,8 @@ def main(argv: list[str]) -> NoReturn:
         confine(config)
         if supervisor is not None:
             die_with(supervisor)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would pass that on
+        # Python ignores two of these, a shell the third for what it runs in the background; exec would pass that on.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(command[0], command, environment)
