@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +56,7 @@ class Base:
 
     kernel: tuple[str, ...]
     default: tuple[str, ...]
+    hashes: Pins = field(default_factory=dict)
 
     @property
     def pins(self) -> tuple[str, ...]:
@@ -182,7 +183,8 @@ class Environments:
                 await to_thread.run_sync(prewarm, self.python, self.app_data)
             question = ("base", KERNEL, *self._default)
             found = await self._resolved(question, self._resolve_base, tell)
-            base = Base(found.kernel, tuple(p for p in found.pins if p not in found.kernel))
+            hashes = {pin: found.hashes.get(pin, ()) for pin in found.pins}
+            base = Base(found.kernel, tuple(p for p in found.pins if p not in found.kernel), hashes)
             environment = await self._built(base, found, tell)
         self._base = base
         return environment
@@ -242,7 +244,22 @@ class Environments:
     ) -> Resolution:
         """Everything together. Default packages that contradict the call give way: uv's proof names them."""
         kept = self._default
+        pins: Pins
         async with self._scratch() as scratch:
+            # Alone first, which asks the index for far fewer packages. All that the base needs is in the base: where
+            # its pins could be kept, this is the answer for everything together.
+            try:
+                alone = await self._uv.resolve(
+                    requirements, scratch.path, prefer=base.pins, offline=offline, patient=patient
+                )
+            except InstallError as e:
+                if e.reason not in ("conflict", "no-wheel"):
+                    raise
+            else:
+                names = {_name(pin) for pin in base.pins}
+                if all(pin in base.hashes for pin in alone if _name(pin) in names):
+                    pins = {**base.hashes, **alone}
+                    return Resolution(tuple(sorted(pins)), hashes=pins)
             while True:
                 try:
                     pins = await self._uv.resolve(
