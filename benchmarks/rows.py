@@ -151,31 +151,24 @@ async def _worker(work: Callable[[], Awaitable[Any]], left: Iterator[int], times
 
 async def requirements(bench: Bench) -> None:
     """print(1) with requirements that an earlier call had, beside the bare call."""
-    bare = "prims: print(1), 1 s pause"
     wanted = {"requirements": ["pandas", "matplotlib"]}
-    async with prims() as client:
-        await call(client, "print(1)", **wanted)
-        await _forked(client)
-        for _ in bench.times(7):
-            await asyncio.sleep(1)
-            bench.add(bare, await timed(lambda: call(client, "print(1)")))
-            await asyncio.sleep(1)
-            took = await timed(lambda: call(client, "print(1)", **wanted))
-            bench.add(
-                "prims: print(1), pandas and matplotlib required again", took, against=bare, target=Target(more=60)
-            )
-    other = "prims: print(1), bare packages only"
-    wanted = {"requirements": ["pandas", "matplotlib"]}
-    async with prims("--default-packages", "") as client:
-        await call(client, "print(1)", **wanted)
-        await _forked(client)
-        for _ in bench.times(7):
-            await asyncio.sleep(1)
-            bench.add(other, await timed(lambda: call(client, "print(1)")))
-            await asyncio.sleep(1)
-            took = await timed(lambda: call(client, "print(1)", **wanted))
-            name = "prims: print(1), pandas and matplotlib in a layer of the call's own"
-            bench.add(name, took, against=other, target=Target(more=60))
+    for arguments, bare, again in (
+        ((), "prims: print(1), 1 s pause", "prims: print(1), pandas and matplotlib required again"),
+        (
+            ("--default-packages", ""),
+            "prims: print(1), bare packages only",
+            "prims: print(1), pandas and matplotlib in a layer of the call's own",
+        ),
+    ):
+        async with prims(*arguments) as client:
+            await call(client, "print(1)", **wanted)
+            await _forked(client)
+            for _ in bench.times(7):
+                await asyncio.sleep(1)
+                bench.add(bare, await timed(lambda: call(client, "print(1)")))
+                await asyncio.sleep(1)
+                took = await timed(lambda: call(client, "print(1)", **wanted))
+                bench.add(again, took, against=bare, target=Target(more=60))
 
 
 async def first_use(bench: Bench) -> None:

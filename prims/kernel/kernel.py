@@ -418,7 +418,6 @@ class Kernel:
         while True:
             message = await _receive(self._client.iopub_channel)
             if message is None:
-                relay.malformed += 1
                 continue
             try:
                 request = message["parent_header"].get("msg_id")
@@ -430,19 +429,16 @@ class Kernel:
                     continue
                 number = message["metadata"].get("prims_order")
             except (KeyError, TypeError, AttributeError):
-                relay.malformed += 1
                 continue
             number = number if isinstance(number, int) and 0 < number < 10**18 else None
             if number is not None:
                 await order.before_display(number)
             # A hostile message may break any code that looks at it; it must not take the others with it.
-            try:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 if message["msg_type"] == "execute_input":
                     await relay.begin(requests.numbers[request])
                 else:
                     await relay.message(message)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                relay.malformed += 1
             if number is not None:
                 order.displayed(number)
             if limit is not None and relay.bytes > limit:

@@ -81,7 +81,6 @@ class Relay:
         self.error: CodeError | None = None
         self.bytes = 0
         self.dropped_displays = 0
-        self.malformed = 0
 
     # ------------------------------------------------------------------------------------------ in
 
@@ -111,7 +110,6 @@ class Relay:
         kind = message.get("msg_type")
         content = message.get("content")
         if not isinstance(content, dict):
-            self.malformed += 1
             return
         if kind in _ORDERED:
             await self._flush()
@@ -226,7 +224,6 @@ class Relay:
         await self._cleared()
         data = content.get("data")
         if not isinstance(data, dict):
-            self.malformed += 1
             return
         read = bundles.read(data, summary=_is_summary(content))
         if not read.text.strip() and not read.forms and _display_id(content) is None:
@@ -258,7 +255,6 @@ class Relay:
     async def _update(self, content: dict[str, Any]) -> None:
         data, display_id = content.get("data"), _display_id(content)
         if not isinstance(data, dict) or display_id is None:
-            self.malformed += 1
             return
         await self._cleared()
         path = None
