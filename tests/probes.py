@@ -427,6 +427,15 @@ try:
 except RuntimeError as e: said = f"LIMITED {e}"
 stop.set()
 print(said, len(threads))""",
+    limit_queued_signals="""
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+count, said = 0, "UNLIMITED"
+while count < 5000 and said == "UNLIMITED":
+    if C.sigqueue(os.getpid(), 40, ctypes.c_void_p(0)) < 0: said = f"LIMITED {os.strerror(ctypes.get_errno())}"
+    count += 1
+while signal.sigtimedwait([40], 0): pass
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [40])
+print(said, count)""",
     limit_file_size="""
 try:
     with open(W.workspace + "/output/large", "wb") as file: file.truncate(1 << 42)

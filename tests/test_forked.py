@@ -287,7 +287,7 @@ seen = json.dumps({
     "orig_argv": [word for word in sys.orig_argv if "kernel.json" not in word],
     "prefix": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.executable], "env": dict(os.environ),
     "limits": open("/proc/self/limits").read(), "umask": os.umask(0o22), "cwd": os.getcwd(),
-    "oom": open("/proc/self/oom_score_adj").read(), "gc": [gc.isenabled(), gc.get_threshold()],
+    "oom": open("/proc/self/oom_score_adj").read(), "nice": os.nice(0), "gc": [gc.isenabled(), gc.get_threshold()],
     "names": sorted(name for name in globals() if name not in ("status", "kept")),
     "builtins": sorted(dir(__builtins__)),
     "child": subprocess.run([sys.executable, "-c", "import sys; print(sys.prefix, sys.path)"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,6 +216,28 @@ except OSError as error: print(error.strerror)
     limited = Limits(processes=40, open_files=64, memory_bytes=1 << 30)
     told = run(bwrap, make(bwrap, limits=limited), code).splitlines()
     assert told == ["True", "MemoryError", "Too many open files"]
+
+
+def test_no_right_of_the_servers_user_lets_code_come_before_others(bwrap: bubblewrap.Bubblewrap, make: Make) -> None:
+    code = """
+import json, os, resource
+told = [os.getpriority(os.PRIO_PROCESS, 0), *map(resource.getrlimit, (resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO))]
+for action in (lambda: os.nice(-1), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))):
+    try: told.append(action())
+    except PermissionError: told.append("refused")
+print(json.dumps(told))
+"""
+    kinds = (resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO)
+    before = {kind: resource.getrlimit(kind) for kind in kinds}
+    try:
+        with suppress(ValueError):  # as limits.conf does for some; not even root can everywhere
+            for kind in kinds:
+                resource.setrlimit(kind, (30, 30))
+        told = json.loads(run(bwrap, make(bwrap), code))
+    finally:
+        for kind, limit in before.items():
+            resource.setrlimit(kind, limit)
+    assert told == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5), [0, 0], [0, 0], "refused", "refused"]
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "of a server in the background"])
@@ -560,7 +584,7 @@ def test_an_architecture_without_a_table_is_refused() -> None:
 
 def test_limits_that_are_none_are_not_set() -> None:
     free = Limits(memory_bytes=None, processes=None, open_files=None, file_bytes=None)
-    assert set(limits.rlimits(free)) == {"CORE", "MEMLOCK", "MSGQUEUE"}
+    assert set(limits.rlimits(free)) == {"CORE", "MEMLOCK", "MSGQUEUE", "SIGPENDING", "NICE", "RTPRIO"}
     assert limits.rlimits(Limits(processes=10), other_threads=5)["NPROC"] == 15
 
 

@@ -26,10 +26,10 @@ from typing import Any
 from prims.isolation import wrapper
 from prims.isolation.limits import rlimits, threads_of
 from prims.isolation.walls import (
-    OOM_SCORE_ADJ,
     WRAPPER,
     Box,
     Places,
+    after_the_server,
     base_python,
     kill_namespace,
     server_homes,
@@ -141,8 +141,8 @@ class Bubblewrap:
         """The wrapper's steps for one sandbox."""
         config: dict[str, Any] = {
             "rlimits": rlimits(box.limits, other_threads=self._other_threads()),
-            "oom_score_adj": OOM_SCORE_ADJ,
             "confine": True,
+            **after_the_server(),
         }
         if box.uid is not None:
             config["uid"] = box.uid

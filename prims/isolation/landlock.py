@@ -22,7 +22,7 @@ from typing import Any
 from prims.isolation import wrapper
 from prims.isolation.bubblewrap import LOOKED_UP, SYSTEM, interpreter_mounts
 from prims.isolation.limits import rlimits, threads_of
-from prims.isolation.walls import WRAPPER, Box, Supervised, base_python, make_private, server_homes
+from prims.isolation.walls import WRAPPER, Box, Supervised, after_the_server, base_python, make_private, server_homes
 
 # What programs ask the kernel of the machine and of themselves. Other processes stay out of sight.
 _TOLD_BY_THE_KERNEL = (
@@ -73,6 +73,7 @@ class Landlock(Supervised):
         config: dict[str, Any] = {
             "rlimits": rlimits(box.limits, other_threads=0 if self.drops_uid else threads_of(os.getuid())),
             "confine": True,
+            **after_the_server(),
             "landlock": {
                 "abi": self.abi,
                 "same_uid": not self.drops_uid,

@@ -21,6 +21,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 # RLIMIT_DATA counts what is mapped, not what is touched: thread stacks and allocator arenas per core.
 _DATA_HEADROOM = 2 << 30
 _MEMLOCK = 8 << 20
+_QUEUED_SIGNALS = 1024  # and timers; Linux counts them by uid, which may be the server's too
 
 # Between two looks at a run, and when it may soon be at its limit.
 _FAR_SECONDS, _NEAR_SECONDS = 0.1, 0.03
@@ -36,6 +37,9 @@ def rlimits(limits: Limits, *, other_threads: int = 0) -> dict[str, int]:
         "CORE": 0,
         "MEMLOCK": _MEMLOCK,
         "MSGQUEUE": 0,
+        "SIGPENDING": _QUEUED_SIGNALS,
+        "NICE": 0,  # some users may have what would let code come before others
+        "RTPRIO": 0,
         "NOFILE": limits.open_files,
         "FSIZE": limits.file_bytes,
         "NPROC": None if limits.processes is None else limits.processes + other_threads,

@@ -8,6 +8,7 @@ CONFIG_JSON is an object; every key is optional:
     env            names of the variables that the command keeps (default: all)
     rlimits        {"NOFILE": 1024, ...}: soft and hard limits, lowered to the hard limit we have
     oom_score_adj  how readily the kernel's OOM killer takes the command
+    nice           the niceness of the command: others get the processors first
     uid            the unprivileged uid and gid to become; only a root process can
     confine        true: never be uid 0, drop all capabilities, set no_new_privs, install the seccomp filter
     landlock       walls without namespaces, see `restrict`; with confine, whose filter is stricter then
@@ -58,6 +59,8 @@ def confine(config: Mapping[str, Any]) -> None:
     os.umask(0o022)
     if "oom_score_adj" in config:
         set_oom_score(config["oom_score_adj"])
+    if "nice" in config:
+        stand_back(config["nice"])
     set_rlimits(config.get("rlimits", {}))
     if config.get("uid") is not None:
         drop_to(config["uid"])
@@ -76,6 +79,16 @@ def set_oom_score(score: int) -> None:
     """Offer this process to the kernel's OOM killer before the server. Best effort: /proc may be masked."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(score))
+
+
+def stand_back(nice: int) -> None:
+    """Let others have the processors first. Best effort, and code in a new session may count for itself again.
+
+    Where Linux shares them out among sessions (autogroup, outside of cgroups), niceness counts within one only.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(nice))
 
 
 def set_rlimits(rlimits: Mapping[str, int]) -> None:
