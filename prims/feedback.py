@@ -121,6 +121,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
+    elif error.name == "SyntaxError" and (match := re.search(r"\n[ \t]*(%%\w{1,50})", request.code)):
+        hints.append(f"{match[1]} can only stand in the first line, for all of the code: send it in a call of its own.")
     elif error.name == "NameError" and not request.cells and (match := _NAME.search(error.value)):
         hints += _lost_name(match[1], around)
     elif match := _NO_FILE.search(error.value):
@@ -129,6 +131,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append("mounts/ is read-only: write to output/, or beside it.")
     elif error.name == "EOFError" and "nobody" in error.value:
         hints.append("Nobody can type while code runs here.")
+    elif "no running event loop" in text:
+        hints.append("An event loop runs only beside a top-level await: write await, or asyncio.run(main()).")
     elif "asyncio.run() cannot be called" in text or "event loop is already running" in text:
         hints.append("This code has a top-level await, so a loop is running: use await instead of asyncio.run().")
     elif result.isolation == "landlock" and error.name in ("PermissionError", "OSError"):

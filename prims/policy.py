@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from prims.model import Cell, Network, RunRequest
 _FENCE = re.compile(
     r"\A(?P<before>\s*)(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)\n?[ \t]*(?P=ticks)[ \t]*\s*\Z", re.S
 )
+# The name of the language, which a fence leaves behind where only its ticks were taken off.
+_LANGUAGE = re.compile(r"\A(\s*)(?:python3?|py|ipython)[ \t]*(?=\n\s*\S)")
 _PIP = re.compile(r"^[ \t]*[%!][ \t]*(?:uv[ \t]+)?pip3?[ \t]+install[ \t]+(?P<args>[^\n#&|;]+)$", re.M)
 
 
@@ -55,6 +58,8 @@ def admit(
     cleaned = code if cells else clean_code(code)
     if not cleaned.strip():
         raise Refused("There is no code to run.")
+    if _is_notebook(cleaned):
+        raise Refused("The code is a notebook file (JSON). Send the source of its code cells as it stands in them.")
     wanted = [*requirements, *reqs.inline(cleaned), *_pip_lines(cleaned)]
     parsed = reqs.parse(wanted)
     notes = tuple(f"{name} is part of Python itself and was left out of the requirements." for name in parsed.ignored)
@@ -86,15 +91,26 @@ def _network(settings: Settings, wanted: str) -> Network:
 def clean_code(code: str) -> str:
     """The code without what models wrap around it; line numbers stay those of the code as sent.
 
-    Removed are a byte order mark, carriage returns, one outermost markdown fence and an indent that all lines share.
+    Removed are a byte order mark, carriage returns, one outermost markdown fence, an indent that all lines share, and
+    the prompts and outputs of a Python shell.
     """
     code = code.encode("utf-8", "replace").decode("utf-8").removeprefix("\ufeff")
     code = code.replace("\r\n", "\n").replace("\r", "\n")
+    code = _LANGUAGE.sub(r"\1", code)
     if not _parses(code):
+        code = _without_prompts(code)
         code = _without_fence(code)
     if re.match(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]+[^\s#]", code) and not _parses(code):
         code = _without_indent(code)
     return _with_leading_lines(code)
+
+
+def _without_prompts(code: str) -> str:
+    """Of a session in a Python shell only what was typed; the lines of its output stay as empty ones."""
+    if not code.lstrip().startswith(">>> "):
+        return code
+    typed = (re.match(r"[ \t]*(?:>>>|\.\.\.)(?: (.*))?$", line) for line in code.split("\n"))
+    return "\n".join(line[1] or "" if line else "" for line in typed)
 
 
 def _without_fence(code: str) -> str:
@@ -132,6 +148,15 @@ def _with_leading_lines(code: str) -> str:
     if at == 0 or not rest or rest.startswith("%%"):
         return code
     return "#\n" * code.count("\n", 0, at) + code[at:]
+
+
+def _is_notebook(code: str) -> bool:
+    if not code.lstrip().startswith("{") or '"cells"' not in code:
+        return False
+    try:
+        return isinstance(json.loads(code).get("cells"), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _parses(code: str) -> bool:

@@ -520,6 +520,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "a time that is no number": ({"code": "print('must not run')", "timeout_seconds": "nan"}, "timeout_seconds"),
     "an endless time": ({"code": "print('must not run')", "timeout_seconds": "inf"}, "timeout_seconds"),
     "true as time": ({"code": "print('must not run')", "timeout_seconds": True}, "timeout_seconds"),
+    "a notebook file": ({"code": '{"cells": [{"cell_type": "code", "source": "print(1)", "outputs": []}]}'}, "notebook"),
     "a number as requirements": ({"code": "print('must not run')", "requirements": 5}, "requirements"),
     "an object as requirements": ({"code": "print('must not run')", "requirements": {"six": "1"}}, "requirements"),
     "numbers in requirements": ({"code": "print('must not run')", "requirements": [1]}, "requirements"),

@@ -327,7 +327,7 @@ def _code_error(content: dict[str, Any]) -> CodeError:
     traceback = plain("\n".join(str(line) for line in lines[:1000])) if isinstance(lines, list) else ""
     found = re.findall(rf'File "{CODE_FILE}", line (\d{{1,9}})', traceback)
     return CodeError(
-        name=plain(content.get("ename", "Error"))[:200],
+        name=" ".join(plain(content.get("ename", "Error"))[:200].split()),
         value=plain(content.get("evalue", ""))[:20_000],
         traceback=traceback,
         line=int(found[-1]) if found else None,

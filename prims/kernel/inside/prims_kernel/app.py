@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from typing import Any
 
 import zmq
@@ -58,10 +59,20 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
         raise _no_input("getpass()")
 
+    async def execute_request(self, *args: Any) -> None:
+        try:
+            await super().execute_request(*args)
+        except Exception:
+            # Without an answer the server would wait until the time is up.
+            traceback.print_exc()
+            streams.flush()
+            os._exit(1)
+
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         if not silent and not shell.shared:
             once.finish()
+        streams.mend()
         return reply
 
 

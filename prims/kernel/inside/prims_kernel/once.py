@@ -113,10 +113,13 @@ def finish() -> None:
             func, args, kwargs = _at_exit.pop()
             try:
                 func(*args, **kwargs)
-            except _TooLong:
+            except (KeyboardInterrupt, _TooLong):
                 raise
-            except Exception as problem:
-                print(f"exit function {func!r} failed: {type(problem).__name__}: {problem}", file=sys.stderr)
+            except SystemExit:
+                pass
+            except BaseException as problem:
+                print("Exception in an exit function:", file=sys.stderr)
+                print(*shell.format_error(type(problem), problem, problem.__traceback__), sep="\n", file=sys.stderr)
     signal.setitimer(signal.ITIMER_REAL, 0)
     streams.flush()
     with contextlib.suppress(Exception):

@@ -8,12 +8,14 @@ text came before. The mark is an OSC sequence, which the reader removes from tex
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import threading
+import types
+from json import dumps, loads
 from typing import Any
 
+import jupyter_client.session
 from jupyter_client.session import Session
 
 from prims_kernel import streams, twins
@@ -22,6 +24,9 @@ ORDERED = {"display_data", "update_display_data", "execute_result", "clear_outpu
 KEY = "prims_order"
 # Larger messages would be cut off by the server's limit, together with all that follows; say so instead.
 LARGEST = 16 << 20
+
+# Code may put others in the place of these two; the kernel must be able to answer then, too.
+jupyter_client.session.json = types.SimpleNamespace(dumps=dumps, loads=loads)
 
 _pipes: list[int] = []
 _pid = 0
@@ -50,7 +55,7 @@ def mark() -> int:
 def _json(value: Any) -> Any:
     """A value as JSON can carry it: what JSON does not know becomes null or text."""
     try:
-        json.dumps(value, allow_nan=False)
+        dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return _plain(value, 0)
     return value
@@ -77,7 +82,7 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(data, dict):
         return content
     data = {str(mime): value if isinstance(value, (str, bytes)) else _json(value) for mime, value in data.items()}
-    sizes = {mime: len(v) if isinstance(v, (str, bytes)) else len(json.dumps(v)) for mime, v in data.items()}
+    sizes = {mime: len(v) if isinstance(v, (str, bytes)) else len(dumps(v)) for mime, v in data.items()}
     large = {mime: size for mime, size in sizes.items() if size > LARGEST}
     if not large:
         return {**content, "data": data}

@@ -10,9 +10,10 @@ import os
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import ipykernel.zmqshell
 import IPython.core.interactiveshell
@@ -24,6 +25,7 @@ from traitlets import Type
 from prims_kernel import streams, twins
 
 SCRIPT = "main.py"
+_OUTER_FRAMES, _INNER_FRAMES = 10, 20
 
 
 def script_path() -> str:
@@ -68,6 +70,15 @@ def _warn(message: Any, *args: Any, **kwargs: Any) -> None:
         _warnings_warn(message, *args, **kwargs)
 
 
+def _format_warning(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """As Python does, but for a place that is none of the code's."""
+    if filename.startswith(_machinery):
+        return f"{category.__name__}: {message}\n"
+    return _warnings_format(message, category, filename, lineno, line)
+
+
+_warnings_format = warnings.formatwarning
+warnings.formatwarning = _format_warning
 _warnings_warn = IPython.core.interactiveshell.warn
 IPython.core.interactiveshell.warn = _warn
 
@@ -95,6 +106,17 @@ def _no_running_loop() -> Iterator[None]:
             mine.close()
 
 
+class _Stack(traceback.StackSummary):
+    """Frames of which a reader sees at most some: recursion over several functions has hundreds."""
+
+    def format(self, **kwargs: Any) -> list[str]:
+        lines = super().format(**kwargs)
+        left_out = len(lines) - _OUTER_FRAMES - _INNER_FRAMES
+        if left_out <= 1:
+            return lines
+        return [*lines[:_OUTER_FRAMES], f"  [{left_out} frames left out]\n", *lines[-_INNER_FRAMES:]]
+
+
 def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
     """Drop the machinery's frames from an exception and all that it chains to."""
     if id(error) in seen:
@@ -103,7 +125,7 @@ def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
     stack = error.stack
     while stack and stack[0].filename.startswith(_outermost):
         del stack[0]
-    stack[:] = [frame for frame in stack if not frame.filename.startswith(_machinery)]
+    error.stack = _Stack(frame for frame in stack if not frame.filename.startswith(_machinery))
     for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
         if other is not None:
             _user_frames(other, seen)
@@ -151,6 +173,15 @@ class QuietDisplayHook(ipykernel.zmqshell.ZMQShellDisplayHook):  # type: ignore[
     def quiet(self) -> bool:
         return bool(self.semicolon_at_end_of_expression(self.shell.source))
 
+    def finish_displayhook(self) -> None:
+        streams.mend()
+        super().finish_displayhook()
+
+
+class _DisplayPublisher(ipykernel.zmqshell.ZMQDisplayPublisher):  # type: ignore[misc]
+    def _flush_streams(self) -> None:
+        streams.flush()
+
 
 class TellingFormatter(DisplayFormatter):  # type: ignore[misc]
     """Puts what a value shows into words too, where its own text says little."""
@@ -180,6 +211,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
     """See the module. One cell, then the process is thrown away."""
 
     displayhook_class = Type(QuietDisplayHook)
+    display_pub_class = Type(_DisplayPublisher)
     source = ""
 
     def init_display_formatter(self) -> None:
@@ -204,6 +236,14 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
     def system(self, cmd: str) -> None:
         self.system_raw(cmd)
 
+    def enable_matplotlib(self, gui: Any = None) -> Any:
+        # Whatever window is asked for, what is drawn comes with the result.
+        return super().enable_matplotlib("inline")
+
+    def payloadpage_page(self, strg: Any, *args: Any, **kwargs: Any) -> None:
+        """`name?` and the like: there is no pager to show it."""
+        print(strg.get("text/plain", "") if isinstance(strg, dict) else strg)
+
     def _tee(self, channel: str) -> AbstractContextManager[None]:
         """No copy of all output in memory, as IPython's history keeps one."""
         return nullcontext()
@@ -213,8 +253,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
             result = self._without_clean_exit(super().run_cell(raw_cell, *args, **kwargs))
         if os.getpid() != _pid:
             # A forked child has come to the end of the code: as a script it ends here.
-            streams.flush()
-            os._exit(0 if result.success else 1)
+            _leave_child(None if result.success else 1)
         return result
 
     async def run_cell_async(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
@@ -263,6 +302,8 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         code = value.code
         if code in (None, 0, False):
             return
+        if os.getpid() != _pid:
+            _leave_child(code)
         text = f"exit status {int(code)}" if isinstance(code, int) else f"{code}"
         self._showtraceback(SystemExit, SystemExit(text), [f"SystemExit: {text}"])
 
@@ -270,10 +311,20 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         if os.getpid() != _pid:
             print(*lines, sep="\n", file=sys.stderr)
             return
+        streams.mend()
         super()._showtraceback(kind, _shown(value), lines)
 
 
 OnceShell = ZMQInteractiveShell
+
+
+def _leave_child(code: Any) -> NoReturn:
+    """End a forked child as a script would end with this code of `SystemExit`."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    streams.flush()
+    os._exit(int(code or 0) & 0xFF)
 
 
 def _shown(error: BaseException) -> BaseException:

@@ -21,11 +21,19 @@ _streams: list[io.TextIOWrapper] = []
 _lock = threading.RLock()
 
 
+class _Stream(io.TextIOWrapper):
+    """A stream that can always be flushed: the code may have closed it, or its descriptor."""
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().flush()
+
+
 def install() -> None:
     """Put the streams in the place of sys.stdout and sys.stderr."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
-        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+        stream = _Stream(raw, "utf-8", "backslashreplace", line_buffering=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
         _streams.append(stream)
@@ -41,6 +49,15 @@ def flush() -> None:
         for stream in (*_streams, sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+
+
+def mend() -> None:
+    """Put ours back where the code has put something that cannot be flushed: the kernel does that before it speaks."""
+    for name, stream in zip(("stdout", "stderr"), _streams, strict=False):
+        try:
+            getattr(sys, name).flush()
+        except Exception:
+            setattr(sys, name, stream)
 
 
 def _before_fork() -> None:

@@ -1,0 +1,78 @@
+# ruff: noqa: E501 (programs are one line each, as a client sends them)
+"""Code that does unusual things to the process it runs in, or that is written for another place than this one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests import cases
+from tests.cases import Served
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[Served]:
+    async with cases.serving() as served:
+        yield served
+
+
+# Each: the code, the status, standard output (None: any), and what the text of the reply holds.
+UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
+    # ---------------------------------------------------------------- streams that the code breaks
+    "descriptor 1 closed": ("import os\nprint('a')\nos.close(1)\nprint('b')\n", "error", "a\n", ("line 4", "Bad file descriptor")),
+    "descriptor 2 closed": ("import os, sys\nos.close(2)\nprint('b', file=sys.stderr)\n", "error", "", ("line 3", "Bad file descriptor")),
+    "a value after descriptor 1 is closed": ("import os\nos.close(1)\ndisplay('shown')\n4\n", "ok", "", ("'shown'", "result:\n4")),
+    "stdout closed": ("import sys\nprint('a')\nsys.stdout.close()\nprint('b')\n", "error", "a\n", ("line 4", "closed file")),
+    "stdout is None": ("import sys\nprint('a')\nsys.stdout = None\nprint('b')\n3\n", "ok", "a\n", ("result:\n3",)),
+    "stderr is None": ("import sys\nsys.stderr = None\n1 / 0\n", "error", "", ("line 3", "ZeroDivisionError")),
+    "no stdout at all": ("import sys\ndel sys.stdout\n5\n", "ok", "", ("result:\n5",)),
+    "a stdout that always fails": (
+        "import sys\nclass B:\n    def write(self, s): raise OSError('w')\n    def flush(self): raise OSError('f')\nsys.stdout = B()\n7\n",
+        "ok", "", ("result:\n7",),
+    ),
+    # ---------------------------------------------------------------- parts of Python that the code exchanges
+    "json without dumps": ("import json\njson.dumps = json.loads = None\n{'a': 5}\n", "ok", "", ("{'a': 5}",)),
+    "a clock that stands": ("import time\ntime.sleep = lambda s: None\ntime.time = time.monotonic = lambda: 0\n5\n", "ok", "", ("result:\n5",)),
+    "a kernel that cannot answer": ("get_ipython().kernel.session.send = None\nprint('a')\n", "died", "a\n", ("TypeError",)),
+    # ---------------------------------------------------------------- ends
+    "sys.exit in a forked child": (
+        "import os, sys\nif os.fork() == 0:\n    sys.exit(3)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))\n", "ok", "3\n", (),
+    ),
+    "a message of a forked child's exit": (
+        "import os, sys\nif os.fork() == 0:\n    sys.exit('no')\nprint(os.waitstatus_to_exitcode(os.wait()[1]))\n", "ok", "1\n", ("stderr:\nno\n",),
+    ),
+    "sys.exit in an exit function": ("import atexit, sys\natexit.register(sys.exit, 3)\nprint('a')\n", "ok", "a\n", ()),
+    "an error in an exit function": (
+        "import atexit\ndef bye():\n    raise ValueError('at exit')\natexit.register(print, 'b')\natexit.register(bye)\nprint('a')\n",
+        "ok", "a\nb\n", ("line 3, in bye", "ValueError: at exit"),
+    ),
+    # ---------------------------------------------------------------- errors
+    "recursion over two functions": ("def a():\n    b()\ndef b():\n    a()\na()\n", "error", "", ("frames left out", "RecursionError")),
+    "a line break in the name of an error": ("raise type('Bad\\nName', (Exception,), {})('x')\n", "error", "", ("Bad Name: x",)),
+    "a task without a loop": (
+        "import asyncio\nasync def f():\n    pass\nasyncio.create_task(f())\n",
+        "error", "", ("line 4", "stderr:\nRuntimeWarning: coroutine 'f' was never awaited\n\n", "asyncio.run(main())"),
+    ),
+    # ---------------------------------------------------------------- written for a notebook, a shell, a page
+    "the language in the first line": ("python\nprint('a')\nb\n", "error", "a\n", ("line 3", "NameError")),
+    "a session of a Python shell": (">>> x = 2\n>>> x\n2\n>>> for i in range(2):\n...     print(i)\n...\n0\n1\n>>> y\n", "error", "0\n1\n", ("line 9", "name 'y'")),
+    "a window for matplotlib": ("%matplotlib widget\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);\n", "ok", "", ("image/png",)),
+    "help by a question mark": ("import json\njson.dumps?\n", "ok", None, ("Serialize ``obj``",)),
+    "a profile": ("%prun sum(range(9))\n", "ok", None, ("function calls in",)),
+    "a cell magic further down": ("x = 1\n%%bash\necho hi\n", "error", "", ("%%bash can only stand in the first line",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+async def test_unusual_code_gets_a_prompt_and_clear_answer(server: Served, kind: str) -> None:
+    code, status, stdout, pieces = UNUSUAL[kind]
+    seen = await server.run(code, timeout_seconds=30)
+    assert seen.status == status, seen
+    if stdout is not None:
+        assert seen.stdout == stdout
+    for piece in pieces:
+        assert piece in seen.text, seen
+    assert len(seen.text) < 5000
