@@ -56,6 +56,10 @@ _USUAL = {"np": "import numpy as np", "pd": "import pandas as pd", "plt": "impor
           "go": "import plotly.graph_objects as go", "sp": "import sympy as sp", "tf": "import tensorflow as tf",
           "nx": "import networkx as nx", "alt": "import altair as alt"}  # fmt: skip
 _NO_FILE = re.compile(r"No such file or directory(?: \(os error 2\))?[:'\" ]+([^'\"\n]{1,500})")
+_NO_PROGRAM = re.compile(
+    r"_execute_child[^\0]*No such file or directory: '([^'/\n]{1,100})'|MovieWriter \((\w+)\) not available"
+)
+_NO_BROWSER = re.compile(r"[Kk]aleido|Chrome|[Cc]hromedriver|[Ss]elenium|geckodriver")
 _READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|/)?mounts/")
 _CUT_TABLE = re.compile(r"^\[\d+ rows x \d+ columns\]$", re.M)
 _MOST_NAMES = 2000
@@ -125,6 +129,12 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(f"{match[1]} can only stand in the first line, for all of the code: send it in a call of its own.")
     elif error.name == "NameError" and not request.cells and (match := _NAME.search(error.value)):
         hints += _lost_name(match[1], around)
+    elif match := _NO_PROGRAM.search(f"{error.traceback[-3000:]}\n{error.value}"):
+        program = match[1] or match[2]
+        brought = "imageio-ffmpeg brings it: imageio_ffmpeg.get_ffmpeg_exe() is its path" if program == "ffmpeg" else ""
+        hints.append(f"There is no program {program} here; {brought or 'packages are all that can be added'}.")
+    elif _NO_BROWSER.search(text):
+        hints.append("There is no browser here to draw with: show() gives the figure itself, write_html() a file.")
     elif match := _NO_FILE.search(error.value):
         hints.append(_lost_file(match[1], around.files))
     elif _READ_ONLY.search(error.value):

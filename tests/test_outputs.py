@@ -22,7 +22,7 @@ from tests.cases import Seen, Served
 pytestmark = pytest.mark.anyio
 
 # One set for all rows, so that its layer is built once.
-LIBRARIES = ["altair", "bokeh", "folium", "graphviz", "ipywidgets", "jinja2", "matplotlib", "pandas", "plotly", "polars",
+LIBRARIES = ["altair", "anywidget", "bokeh", "folium", "graphviz", "ipywidgets", "jinja2", "matplotlib", "pandas", "plotly", "polars",
              "rich", "seaborn", "sympy", "tqdm"]  # fmt: skip
 
 
@@ -76,6 +76,19 @@ ROWS = {
     "a figure saved and closed": Row(
         DRAWN + "plt.plot([1, 4])\nplt.savefig('output/unseen.png')\nplt.close()\n", ("output/unseen.png", "saved and not shown"),
     ),
+    "a figure made without pyplot, one of three dimensions, dates of pandas, and no font": Row(
+        "from matplotlib.figure import Figure\nf = Figure(figsize=(3, 2))\nf.subplots().plot([1, 4])\ndisplay(f)\nimport matplotlib.pyplot as plt, pandas as pd\nplt.figure().add_subplot(projection='3d').plot_trisurf([0, 1, 0], [0, 0, 1], [5, 6, 7])\nplt.figure()\npd.Series([1, 3], index=pd.date_range('2024-01-01', periods=2)).plot(title='日本')\n",
+        ("values 1, 4", "3d; x", "; z ", "x 2024-01-01 to 2024-01-02", "'日' is drawn as a box"), 3, ((PNG, False),) * 3, never=("Glyph",),
+    ),
+    "figures of threads": Row(
+        DRAWN + "from threading import Thread\nfigures = [plt.figure(figsize=(2, n)) for n in (2, 3, 4)]\nfor f in figures: f.add_subplot().plot([1, 2])\nplt.close('all')\nthreads = [Thread(target=display, args=(f,)) for f in figures]\nfor t in threads: t.start()\nfor t in threads: t.join()\n",
+        ("values 1, 2",), 3, ((PNG, False),) * 3, never=("Exception",),
+    ),
+    "figures of other libraries": Row(
+        "import seaborn.objects as so\nclass Own:\n    def _repr_png_(self):\n        import io\n        from matplotlib.figure import Figure\n        f = Figure(figsize=(2, 2)); f.subplots().bar(['p', 'q'], [1, 2]); b = io.BytesIO(); f.savefig(b)\n        return b.getvalue()\ndisplay(Own())\nso.Plot(x=[1, 2, 3], y=[3, 1, 2]).add(so.Line()).label(title='objects')\n",
+        ("bars: p: 1, q: 2", 'plot: "objects"', "values 3, 1, 2"), 2, ((PNG, False),) * 2, never=("function",),
+    ),
+    "the magic for a live page": Row("%matplotlib widget\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\n", ("values 1, 2",), 1, ((PNG, False),)),
     "seaborn": Row(
         "import seaborn as sns, pandas as pd\ndf = pd.DataFrame({'g': list('abab'), 'v': [1, 2, 3, 4]})\nsns.barplot(df, x='g', y='v', errorbar=None)\nsns.relplot(df, x='v', y='v', hue='g')\n",
         ('x "g" a, b; y "v"', "bars: a: 2, b: 3", "scatter: 4 points", '"a", "b"'), 2, ((PNG, False),) * 2,
@@ -110,6 +123,10 @@ ROWS = {
         "import plotly.offline, plotly.io as pio, plotly.graph_objects as go\nplotly.offline.init_notebook_mode(connected=False)\npio.renderers.default = 'notebook'\nplotly.offline.iplot(go.Figure(go.Pie(labels=['a', 'b'], values=[1, 3])))\n",
         ("pie: a: 1, b: 3",), shown=((HTML, False),), also=(PLOTLY,), never=("MB",),
     ),
+    "plotly with few packed numbers, frames, and as a widget": Row(
+        "import pandas as pd, plotly.express as px, plotly.graph_objects as go\ndisplay(px.scatter(pd.DataFrame({'a': [7, 8], 't': [0, 1]}), y='a', animation_frame='t'))\npx.line(pd.DataFrame({'a': [7, 8]})).show()\ngo.FigureWidget(go.Bar(x=['a', 'b'], y=[2, 3]))\n",
+        ("animated: 2 frames", "2 points, x 0 to 1, y 7 to 8", "bar: a: 2, b: 3"), shown=((HTML, False),) * 3, also=(PLOTLY,) * 3,
+    ),
     "plotly with packed numbers": Row(
         "import plotly.express as px, numpy as np\npx.scatter(x=np.arange(1000), y=np.arange(1000) * .5, title='np')\n",
         ("1,000 points, x 0 to 999, y 0 to 499.5",), shown=((HTML, False),), also=(PLOTLY,),
@@ -138,6 +155,10 @@ ROWS = {
         "from rich import print as rprint\nfrom rich.table import Table\nt = Table(title='T')\nt.add_column('name')\nt.add_row('cell one')\nrprint(t)\nrprint('[bold]loud[/]')\n",
         ("cell one", "loud"), shown=((HTML, True),) * 2, never=("[bold]", ".html"),
     ),
+    "progress of rich, and its printing of values": Row(
+        "from rich import pretty\nfrom rich.progress import track\nfor n in track(range(3), 'work'): pass\npretty.install()\n{'k': [1]}\n", ("work", "100%", "{'k': [1]}"), never=("Warning",),
+    ),
+    "formulas after init_printing": Row("from sympy import *\ninit_printing()\nEq(Symbol('x'), 4)\n", ("Eq(x, 4)",), shown=(("text/latex", True),)),
     "bars of tqdm": Row(
         "from tqdm.auto import tqdm\nfor n in tqdm(range(5), desc='auto'):\n    pass\nfrom tqdm.notebook import trange\nfor n in trange(3, desc='note'):\n    pass\n",
         ("auto: 100%", "5/5", "note: 100%", "3/3"), never=("HBox", "Warning"),
@@ -164,6 +185,15 @@ ROWS = {
         "from IPython.display import SVG\nSVG('<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"60\" height=\"40\"><text>label</text></svg>')\n",
         ("SVG drawing, 60 x 40; texts: label", "attached as 600x400 px"), 1, (("image/svg+xml", False),),
     ),
+    "pictures and films within pages and texts": Row(
+        "import base64, io\nfrom IPython.display import HTML, Markdown, display\nfrom PIL import Image\nb = io.BytesIO(); Image.effect_noise((40, 30), 90).save(b, 'PNG'); e = base64.b64encode(b.getvalue()).decode()\ndisplay(HTML(f'<p>seen</p><img src=\"data:image/png;base64,{e}\">'))\ndisplay(HTML(f'<script>f = [\"data:image/png;base64,{e}\", \"data:image/png;base64,{e[:-8]}\"]</script>'))\ndisplay(HTML(f'<video><source src=\"data:video/mp4;base64,{\"AAAA\" * 200}\"></video>'))\nMarkdown(f'# head\\n![m](data:image/png;base64,{e})')\n",
+        ("seen", "Page with 2 pictures or films", "# head\n  ![m](image/png)"), 3, ((PNG, False), (PNG, False), ("video/mp4", False), (PNG, False)), also=(HTML,) * 3,
+    ),
+    "no picture": Row("from IPython.display import Image\nImage(b'none', format='png')\n", ("what it gives as image/png is no picture",)),
+    "pictures of Pillow in all modes": Row(
+        "from PIL import Image\nfor mode in ('1', 'L', 'P', 'RGBA', 'CMYK', 'I;16', 'I', 'F', 'HSV', 'YCbCr', 'LA'):\n    display(Image.new(mode, (30 + len(mode), 20)))\ng = Image.linear_gradient('L').convert('F').point(lambda v: v * 1e6 - 5)\ndisplay(g)\n",
+        ("mode CMYK", "mode F"), 12, ((PNG, False),) * 12,
+    ),
     "pictures of Pillow": Row(
         "from PIL import Image\nim = Image.new('RGB', (30, 20), 'red')\nim.show()\nim\n", ("30x20 px", "Picture of Pillow: 30 x 20 pixels, mode RGB"), 1, ((PNG, False),),
     ),
@@ -172,6 +202,17 @@ ROWS = {
         "class Page:\n    def _repr_html_(self): return '<b>of a class</b>'\nclass Bundle:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': 'as a bundle', 'application/x-own': 'own data'}\nclass Shows:\n    def _ipython_display_(self): print('by itself')\nclass Breaks:\n    def _repr_html_(self): raise ValueError('no page')\n    def __repr__(self): return 'still here'\nfor kind in (Page, Bundle, Shows, Breaks):\n    display(kind())\n",
         ("of a class", "as a bundle", "by itself", "still here", "Breaks cannot be shown in every form: ValueError: no page"),
         shown=((HTML, True), ("application/x-own", False), ("text/plain", False)),
+    ),
+    "own forms within forms": Row(
+        "class Shows:\n    def _ipython_display_(self): display('inner')\nclass Nests:\n    def _repr_html_(self): display('within'); raise ValueError('no page')\n    def __repr__(self): return 'outer'\ndisplay(Shows())\nNests()\n",
+        ("'inner'", "'within'", "outer", "ValueError: no page"), shown=(("text/plain", False),) * 2, never=("AttributeError",),
+    ),
+    "a long way to say how a value was made": Row(
+        "class Table:\n    def __repr__(self): return 'Table(' + 'x=<y>, ' * 500 + ')'\n    def _repr_html_(self): return '<table><tr><th>a<th>b<tr><td>1<td>2</table>'\nTable()\n", ("a | b", "1 | 2"), shown=((HTML, True),), never=("x=<y>",),
+    ),
+    "styles and scripts of a page": Row(
+        "from IPython.display import HTML, JSON, Javascript, GeoJSON, display\ndisplay(HTML('<style>p {}</style> <!-- c --> <script>x = 1</script>'))\ndisplay(display_id='later')\ndisplay(GeoJSON({'type': 'Point'}))\nJavascript('alert(1)')\n",
+        ('{"type": "Point"}', "JavaScript: alert(1)"), shown=(("application/geo+json", False), ("application/javascript", False)), never=("html", "0 bytes"),
     ),
     "what loads scripts, and nothing at all": Row(
         "display({'application/javascript': 'x' * 10**6, 'application/vnd.bokehjs_load.v0+json': 'x' * 10**6}, raw=True)\ndisplay({'text/plain': '', 'text/html': '<pre></pre>'}, raw=True)\ndisplay({'text/plain': ''}, raw=True)\nprint('only this')\n", ("only this",), never=("shown",),
@@ -448,6 +489,7 @@ HINTS = {
     "a name of an earlier call": ("kept_table.head()\n", "kept_table was defined in an earlier call (run 1)"),
     "a name that never was": ("never_defined_anywhere\n", None),
     "a file with a like name": ("open('sale_2023.csv')\n", "the workspace has output/sales_2023.csv."),
+    "a program that is not there": ("import subprocess\nsubprocess.run(['ffmpeg', '-version'])\n", "imageio-ffmpeg brings it"),
     "a file elsewhere": ("import pandas as pd\npd.read_csv('/mnt/data/Sales_2023.csv')\n", "the workspace has output/sales_2023.csv."),
     "a file unlike all": ("open('q.bin')\n", "which has output/sales_2023.csv"),
     "writing to inputs": ("open('mounts/new.txt', 'w')\n", "mounts/ is read-only"),

@@ -56,6 +56,9 @@ def read(data: Mapping[str, Any], *, summary: bool) -> Content:
     if _says_nothing(data):
         return Content("", "text/plain", (), told=True)
     text, mime = _text(data)
+    wrong = [m for m in INLINE if m in data and sniff(_decoded(data[m])) is None]
+    if wrong and (not text or _OBJECT_REPR.fullmatch(text)):
+        text = f"{text} [what it gives as {' and '.join(wrong)} is no picture]".strip()
     forms = sorted(_forms(data), key=lambda form: _rank(form[0]))[:_MOST_FORMS]
     by_text = all(form in _TOLD_BY_TEXT and len(raw) <= _LARGE for form, raw in forms)
     real = bool(text) and not _OBJECT_REPR.fullmatch(text)

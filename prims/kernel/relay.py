@@ -169,7 +169,7 @@ class Relay:
     @property
     def displays(self) -> tuple[Display, ...]:
         """What was shown, in order."""
-        return tuple(s.display for s in self._shown)
+        return tuple(s.display for s in self._shown if s.display.path or s.display.text)
 
     # ------------------------------------------------------------------------------------------ parts
 
@@ -225,7 +225,11 @@ class Relay:
         data = content.get("data")
         if not isinstance(data, dict):
             return
-        read = bundles.read(data, summary=_is_summary(content))
+        read = bundles.read(data, summary=_has_mark(content, "prims_summary"))
+        if _has_mark(content, "prims_silent"):
+            self.bytes += read.size
+            self.recorder.show("display_data", content, None)
+            return
         if not read.text.strip() and not read.forms and _display_id(content) is None:
             return
         shown = await self._keep(read, _display_id(content), result)
@@ -242,7 +246,11 @@ class Relay:
             self._add(shown)
 
     def _add(self, shown: _Shown) -> None:
-        if shown.digest and shown.id is None and any(old.digest == shown.digest for old in self._shown):
+        if (
+            shown.digest
+            and shown.id is None
+            and any((old.digest, old.display.text) == (shown.digest, shown.display.text) for old in self._shown)
+        ):
             _remove(shown)  # the same picture again: a figure both shown and left as last value
             return
         if len(self._shown) >= _MOST_DISPLAYS:
@@ -260,7 +268,7 @@ class Relay:
         path = None
         for index, old in enumerate(self._shown):
             if old.id == display_id:
-                read = bundles.read(data, summary=_is_summary(content))
+                read = bundles.read(data, summary=_has_mark(content, "prims_summary"))
                 new = await self._keep(read, display_id, old.display.is_result)
                 new.display = replace(new.display, after=old.display.after)
                 self._shown[index] = new
@@ -311,10 +319,10 @@ def _display_id(content: dict[str, Any]) -> str | None:
     return display_id if isinstance(display_id, str) else None
 
 
-def _is_summary(content: dict[str, Any]) -> bool:
-    """Whether the kernel says that the text only describes what is shown."""
+def _has_mark(content: dict[str, Any], mark: str) -> bool:
+    """Whether the kernel says so of a bundle: that its text only describes what is shown, or that it shows nothing."""
     metadata = content.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("prims_summary") is True
+    return isinstance(metadata, dict) and metadata.get(mark) is True
 
 
 def _remove(shown: _Shown) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import sys
 from typing import Any
 
-from prims_kernel import imports
+from prims_kernel import imports, twins
 
 INLINE = "module://matplotlib_inline.backend_inline"
 
@@ -19,10 +20,15 @@ def install(shell: Any) -> None:
     """Arrange for matplotlib to be set up when, and only when, the code imports it."""
     global _shell
     _shell = shell
+    magic = shell.find_line_magic("matplotlib")
+    # Whatever it is asked for, as with `use`: other backends would need a window or a live page.
+    shell.register_magic_function(lambda line: magic(line if line[:1] == "-" else "inline"), "line", "matplotlib")
     imports.after(
         {
             "matplotlib": _set_up,
             "matplotlib.pyplot": _set_up_pyplot,
+            "matplotlib.backend_bases": _set_up_canvas,
+            "matplotlib._text_helpers": _set_up_text,
             "matplotlib_inline.backend_inline": _set_up_inline,
         }
     )
@@ -42,6 +48,34 @@ def _set_up(matplotlib: Any) -> None:
 def _set_up_pyplot(pyplot: Any) -> None:
     switch = pyplot.switch_backend
     pyplot.switch_backend = lambda newbackend: switch(INLINE)
+
+
+def _set_up_canvas(bases: Any) -> None:
+    draw = bases.FigureCanvasBase.print_figure
+
+    @functools.wraps(draw)
+    def print_figure(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = draw(self, *args, **kwargs)
+        twins.drew(self.figure)
+        return result
+
+    bases.FigureCanvasBase.print_figure = print_figure
+
+
+def _set_up_text(helpers: Any) -> None:
+    told: set[str] = set()
+
+    def tell_once(codepoint: int, fontnames: str) -> None:
+        """Tell of the first character that a font does not have: of a text in another script that is every one."""
+        if fontnames not in told:
+            told.add(fontnames)
+            print(
+                f"{chr(codepoint)!r} is drawn as a box, as perhaps others are: {fontnames} does not have it. "
+                "matplotlib-fontja (Japanese), chineseize-matplotlib and koreanize-matplotlib bring fonts.",
+                file=sys.stderr,
+            )
+
+    helpers.warn_on_missing_glyph = tell_once
 
 
 def _set_up_inline(inline: Any) -> None:

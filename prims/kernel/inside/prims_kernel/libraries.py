@@ -5,13 +5,14 @@ Each is touched right after the code has imported it, and only then.
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import sys
 from contextlib import suppress
 from typing import Any
 
-from prims_kernel import imports
+from prims_kernel import imports, order
 
 
 def install() -> None:
@@ -21,10 +22,15 @@ def install() -> None:
             "pandas.io.formats.format": _pandas,
             "polars": _polars,
             "plotly.io": _plotly,
+            "plotly.basewidget": _plotly_widget,
             "altair": _altair,
             "bokeh.io": _bokeh,
             "tqdm.notebook": _tqdm,
             "PIL.Image": _pillow,
+            "cv2": _opencv,
+            "rich.live": _rich,
+            "pyviz_comms": _pyviz,
+            "itables": _itables,
         }
     )
 
@@ -85,6 +91,10 @@ def _plotly(io: Any) -> None:
     own.show = io.show = show
 
 
+def _plotly_widget(widgets: Any) -> None:
+    widgets.BaseFigureWidget._repr_mimebundle_ = widgets.BaseFigure._repr_mimebundle_
+
+
 def _altair(altair: Any) -> None:
     """Charts as data and as a page, and as a picture where the code has asked for a package that draws one."""
     renderers = altair.renderers
@@ -142,3 +152,52 @@ def _pillow(image: Any) -> None:
         display(self)
 
     image.Image.show = show
+
+
+def _opencv(cv2: Any) -> None:
+    """Windows as pictures in the result, and of keys always the one that most loops end at."""
+
+    def imshow(winname: str, mat: Any) -> None:
+        """Show a picture in the result of the run."""
+        array = sys.modules["numpy"].asarray(mat)
+        if array.dtype.kind == "f":  # from 0 to 1, as in a window
+            array = (array.clip(0, 1) * 255).astype("uint8")
+        png = base64.b64encode(cv2.imencode(".png", array)[1]).decode("ascii")
+        text = f"Picture of OpenCV {winname!r}: {array.shape[1]} x {array.shape[0]} pixels"
+        _show({"image/png": png, "text/plain": text}, summary=True)
+
+    cv2.imshow = imshow
+    cv2.waitKey = cv2.waitKeyEx = lambda delay=0: ord("q")
+    for name in ("namedWindow", "resizeWindow", "moveWindow", "destroyWindow", "destroyAllWindows"):
+        setattr(cv2, name, lambda *args, **kwargs: None)
+
+
+def _rich(live: Any) -> None:
+    """What redraws itself, such as progress, as text in its last state: elsewhere it would be a widget."""
+    begin = live.Live.__init__
+
+    def without_widget(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self.console.is_jupyter = False
+
+    live.Live.__init__ = without_widget
+
+
+def _pyviz(comms: Any) -> None:
+    """HoloViews and Panel without what they would give a page once."""
+    extension = comms.extension
+    make = extension.__new__
+
+    def quietly(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with order.muted():
+            return make(cls, *args, **kwargs)
+
+    extension.__new__ = quietly
+
+
+def _itables(itables: Any) -> None:
+    """Tables as they are: the reader's page, not a script in each of them, makes them scroll and sort."""
+    from IPython.display import display
+
+    itables.init_notebook_mode = lambda *args, **kwargs: None
+    itables.show = lambda df=None, *args, **kwargs: display(df)

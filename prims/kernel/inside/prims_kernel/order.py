@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import types
+from collections.abc import Iterator
 from json import dumps, loads
 from typing import Any
 
@@ -32,12 +33,24 @@ _pipes: list[int] = []
 _pid = 0
 _lock = threading.Lock()
 _count = 0
+_muted = False
 
 
 def begin() -> None:
     """Look at the process that this is: a forked kernel is another one than that which has imported this."""
     global _pipes, _pid
     _pipes, _pid = [os.dup(1), os.dup(2)], os.getpid()
+
+
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Nothing is displayed meanwhile."""
+    global _muted
+    before, _muted = _muted, True
+    try:
+        yield
+    finally:
+        _muted = before
 
 
 def mark() -> int:
@@ -106,6 +119,8 @@ class OrderedSession(Session):  # type: ignore[misc]
     def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
         if os.getpid() != _pid:
             return _from_child(msg_or_type, content)
+        if _muted and "display_data" in (msg_or_type, isinstance(msg_or_type, dict) and msg_or_type.get("msg_type")):
+            return None
         if isinstance(msg_or_type, dict):
             if msg_or_type.get("header", {}).get("msg_type") in ORDERED:
                 msg_or_type["content"] = _bounded(twins.complete(msg_or_type["content"]))

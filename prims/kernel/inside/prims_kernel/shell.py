@@ -8,6 +8,7 @@ import codeop
 import errno
 import os
 import sys
+import threading
 import traceback
 import types
 import warnings
@@ -183,24 +184,29 @@ class _DisplayPublisher(ipykernel.zmqshell.ZMQDisplayPublisher):  # type: ignore
         streams.flush()
 
 
+# What a thread could not show of the value that it is formatting: exceptions with their tracebacks.
+_formatting = threading.local()
+
+
 class TellingFormatter(DisplayFormatter):  # type: ignore[misc]
     """Puts what a value shows into words too, where its own text says little."""
 
     def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        shell, failed = self.parent, []
         # A form that cannot be made is no failure of the code as long as there is another.
-        shell.showtraceback = lambda exc_tuple=None, *args, **kwargs: failed.append(exc_tuple or sys.exc_info())
+        failed: list[Any] = []
+        before = getattr(_formatting, "failed", None)
+        _formatting.failed = failed
         try:
-            with twins.around(obj):
+            with twins.around(obj) as drawn:
                 data, metadata = super().format(obj, include, exclude)
         finally:
-            del shell.showtraceback
+            _formatting.failed = before
         for kind, value, tb in failed:
             if value is not None and "text/plain" in data:
                 print(f"{type(obj).__name__} cannot be shown in every form: {_brief(value)}", file=sys.stderr)
             else:
-                shell.showtraceback((kind, value, tb))
-        twin = twins.of(obj) if data else None
+                self.parent.showtraceback((kind, value, tb))
+        twin = (twins.of(obj) or drawn.twin) if data else None
         if twin is not None:
             twins.add(twin, data, metadata)
         return data, metadata
@@ -277,6 +283,10 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         kind, value, tb = exc_tuple if exc_tuple is not None else sys.exc_info()
         if kind is None or value is None:
+            return
+        failed = getattr(_formatting, "failed", None)
+        if failed is not None:
+            failed.append((kind, value, tb))
             return
         if isinstance(value, SyntaxError) and value.text is None and value.filename == _code_name():
             lines = self.source.splitlines()

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 # The text of a twin that says less than what is shown carries this in the message's metadata: files are then listed.
 SUMMARY = "prims_summary"
+# And what shows nothing by itself, but sets up a page for what follows, this.
+SILENT = "prims_silent"
 
 # By the package of a class: which module here knows it. Its function `describe` gives a Twin or None.
 _KNOWN = {
@@ -27,6 +30,8 @@ _KNOWN = {
     "folium": "plots",
     "branca": "plots",
     "graphviz": "plots",
+    "holoviews": "plots",
+    "panel": "plots",
     "sympy": "media",
 }
 
@@ -56,13 +61,42 @@ def of(value: Any) -> Twin | None:
     return None
 
 
-def around(value: Any) -> AbstractContextManager[None]:
-    """What must hold while the forms of a value are made."""
-    if "pandas" in sys.modules and type(value).__module__.startswith("pandas."):
-        from prims_kernel.twins import tables
+class Drawn:
+    """What a value drew by matplotlib while its forms were made."""
 
-        return tables.taller(value)
-    return contextlib.nullcontext()
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.twin: Twin | None = None
+
+
+_formatting = threading.local()
+
+
+@contextlib.contextmanager
+def around(value: Any) -> Iterator[Drawn]:
+    """What must hold while the forms of a value are made."""
+    drawn, before = Drawn(value), getattr(_formatting, "drawn", None)
+    with contextlib.ExitStack() as stack:
+        if "pandas" in sys.modules and type(value).__module__.startswith("pandas."):
+            from prims_kernel.twins import tables
+
+            stack.enter_context(tables.taller(value))
+        figure = sys.modules.get("matplotlib.figure")
+        if figure is not None and isinstance(value, figure.Figure):
+            # It sets up how figures are shown, those made without pyplot too.
+            importlib.import_module("matplotlib_inline.backend_inline")
+        _formatting.drawn = drawn
+        try:
+            yield drawn
+        finally:
+            _formatting.drawn = before
+
+
+def drew(figure: Any) -> None:
+    """Take note of a figure that is being drawn: it may be what a value of another library looks like."""
+    drawn = getattr(_formatting, "drawn", None)
+    if drawn is not None and drawn.value is not figure:
+        drawn.twin = of(figure)
 
 
 def add(twin: Twin, data: dict[str, Any], metadata: dict[str, Any]) -> None:
@@ -76,16 +110,20 @@ def add(twin: Twin, data: dict[str, Any], metadata: dict[str, Any]) -> None:
 
 
 def complete(content: dict[str, Any]) -> dict[str, Any]:
-    """A message about something shown, with words for a bundle that has none of its own."""
+    """A message about something shown, with words for a bundle that has none of its own, and pictures as pictures."""
     data = content.get("data")
-    if not isinstance(data, dict) or not data.keys() - {"text/plain", "text/markdown"}:
+    if not isinstance(data, dict) or data.keys() <= {"text/plain"}:
         return content
     with contextlib.suppress(Exception):
         from prims_kernel.twins import bundles
 
-        twin = bundles.describe(data)
-        if twin is not None:
-            data, metadata = dict(data), dict(content.get("metadata") or {})
+        data, metadata = dict(data), dict(content.get("metadata") or {})
+        media = bundles.take_media(data)
+        if bundles.is_silent(data):
+            metadata[SILENT] = True
+        elif twin := bundles.describe(data):
             add(twin, data, metadata)
-            return {**content, "data": data, "metadata": metadata}
+        elif media or bundles.is_alive(data):
+            metadata[SUMMARY] = True
+        return {**content, "data": data, "metadata": metadata}
     return content

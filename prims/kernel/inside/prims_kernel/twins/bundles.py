@@ -12,6 +12,37 @@ from prims_kernel.twins.words import count, short, some
 _OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>\s*", re.IGNORECASE)
 _MOST_JSON = 3000
 _MOST_SVG = 200_000
+_MOST_CODE = 500
+# A text of this length which only spells out how a value was made says less than a page of half as much.
+_LONG_REPR = 1500
+_EMBEDDED = re.compile(r"data:((?:image|audio|video)/(?!svg)\w{2,10});base64,([\w+/=\s\\]{400,})", re.ASCII)
+_SETS_UP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<(?:link|meta)\b[^>]*>", re.DOTALL | re.IGNORECASE)
+_ALIVE = re.compile(r"<(?:script|iframe|canvas|img|video|audio|object|embed)\b", re.IGNORECASE)
+
+
+def take_media(data: dict[str, Any]) -> bool:
+    """Give a bundle of a page or a text with a picture, sound or film in it, and none beside, that. Texts lose it."""
+    if any(mime.startswith(("image/", "audio/", "video/")) for mime in data):
+        return False
+    for mime in ("text/html", "text/markdown"):
+        if isinstance(data.get(mime), str) and (found := _EMBEDDED.search(data[mime])):
+            data[found[1]] = re.sub(r"[\s\\]+", "", found[2])
+            if mime == "text/markdown":
+                data[mime] = _EMBEDDED.sub(r"\1", data[mime])
+            return True
+    return False
+
+
+def is_silent(data: dict[str, Any]) -> bool:
+    """Whether a bundle is a page of nothing but scripts and styles."""
+    html, text = data.get("text/html"), data.get("text/plain", "")
+    silent = isinstance(html, str) and data.keys() <= {"text/html", "text/plain"} and not _SETS_UP.sub("", html).strip()
+    return silent and (not text or _OBJECT_REPR.fullmatch(text) is not None)
+
+
+def is_alive(data: dict[str, Any]) -> bool:
+    """Whether a bundle is a page that does or draws more than any text tells."""
+    return isinstance(data.get("text/html"), str) and _ALIVE.search(data["text/html"]) is not None
 
 
 def describe(data: dict[str, Any]) -> Twin | None:
@@ -25,21 +56,34 @@ def describe(data: dict[str, Any]) -> Twin | None:
             from prims_kernel.twins import specs
 
             return Twin(specs.vega(value), summary=True)
-    text = data.get("text/plain")
+    text, html = data.get("text/plain"), data.get("text/html")
     if isinstance(text, str) and text and not _OBJECT_REPR.fullmatch(text):
-        return None
+        if not isinstance(html, str) or len(text) < _LONG_REPR or not re.match(r"\w+\(", text):
+            return None
+        twin = _page(html)
+        return twin if twin and len(twin.text) < len(text) // 2 else None
     if "text/markdown" in data or "text/latex" in data:
         return None
-    if "application/json" in data:
-        return _json(data["application/json"])
+    for mime, value in data.items():
+        if mime.endswith("json") and not mime.startswith("application/vnd."):
+            return _json(value)
     if isinstance(data.get("image/svg+xml"), str):
         return _svg(data["image/svg+xml"])
-    if isinstance(data.get("text/html"), str):
-        from prims_kernel.twins import markup
-
-        text, whole = markup.readable(data["text/html"])
-        return Twin(text, summary=not whole) if text else None
+    if isinstance(html, str):
+        return _page(html)
+    if isinstance(code := data.get("application/javascript"), str):
+        return Twin(f"JavaScript: {short(code, _MOST_CODE)}", summary=True)
     return None
+
+
+def _page(html: str) -> Twin | None:
+    from prims_kernel.twins import markup
+
+    text, whole = markup.readable(html)
+    many = len(set(_EMBEDDED.findall(html)))
+    if many > 1:
+        text = f"Page with {many} pictures or films, of which the first is given.\n{text}"
+    return Twin(text, summary=not whole) if text else None
 
 
 def _json(value: Any) -> Twin:

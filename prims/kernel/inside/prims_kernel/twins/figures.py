@@ -37,6 +37,9 @@ def _figure(figure: Any) -> Iterator[str]:
     for number_of, ax in enumerate(axes[:_MOST_AXES], 1):
         with suppress(Exception):
             yield from _axes(ax, f"plot {number_of}" if len(axes) > 1 else "plot")
+    texts = [quoted(text.get_text(), 60) for text in figure.texts if text.get_text().strip() not in ("", title)]
+    if texts:
+        yield f"texts: {some(texts, 6)}"
     for legend in figure.legends[:2]:
         with suppress(Exception):
             yield _legend(legend)
@@ -53,7 +56,7 @@ def _axes(ax: Any, name: str) -> Iterator[str]:
     titles = [t for t in (ax.get_title(), ax.get_title("left"), ax.get_title("right")) if t]
     kind = "" if ax.name == "rectilinear" else f", {ax.name}"
     parts = [f"{name}{kind}: {some(map(quoted, titles), 3)}".rstrip(": ")]
-    if getattr(ax, "axison", True):
+    if getattr(ax, "_axis3don", ax.axison):
         axes = [("x", ax.xaxis), ("y", ax.yaxis)] + ([("z", ax.zaxis)] if hasattr(ax, "zaxis") else [])
         parts += [_axis(label, axis) for label, axis in axes]
     yield "; ".join(parts)
@@ -74,7 +77,7 @@ def _legend(legend: Any) -> str:
 def _axis(name: str, axis: Any) -> str:
     low, high = axis.get_view_interval()
     label = quoted(axis.get_label_text())
-    scale = "" if axis.get_scale() == "linear" else f" ({axis.get_scale()})"
+    scale = "" if axis.get_scale() in ("linear", "function") else f" ({axis.get_scale()})"
     turned = " (inverted)" if axis.get_inverted() else ""
     names = _names(axis)
     if names:
@@ -93,12 +96,11 @@ def _names(axis: Any) -> dict[float, str]:
         from matplotlib.ticker import FixedFormatter, FixedLocator  # loaded with any axis
 
         locator, formatter = axis.get_major_locator(), axis.get_major_formatter()
-        if isinstance(locator, FixedLocator) and isinstance(formatter, FixedFormatter):
-            return {float(at): str(text) for at, text in zip(locator.locs, formatter.seq, strict=False) if text}
         if isinstance(locator, FixedLocator):
-            texts = [label.get_text() for label in axis.get_majorticklabels()[:200]]
+            fixed = isinstance(formatter, FixedFormatter)
+            texts = formatter.seq if fixed else [label.get_text() for label in axis.get_majorticklabels()[:200]]
             if any(texts) and not all(_is_number(text) for text in texts):
-                return {float(at): text for at, text in zip(locator.locs, texts, strict=False) if text}
+                return {float(at): str(text) for at, text in zip(locator.locs, texts, strict=False) if text}
     return {}
 
 
@@ -124,7 +126,7 @@ def _at(axis: Any, value: float) -> str:
         converter = axis.get_converter() if hasattr(axis, "get_converter") else axis.converter
         if "date" in type(converter).__name__.lower() or "Date" in type(axis.get_major_formatter()).__name__:
             if "Period" in type(converter).__name__ or hasattr(axis, "freq"):
-                return short(axis.get_major_formatter().format_data_short(value) or number(value), 30)
+                return str(sys.modules["pandas"].Period(ordinal=round(value), freq=axis.freq))
             from matplotlib.dates import num2date
 
             text: str = num2date(value).isoformat(" ", "seconds").removesuffix("+00:00")

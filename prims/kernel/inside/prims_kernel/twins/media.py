@@ -21,7 +21,7 @@ def describe(value: Any) -> Twin | None:
     sympy = sys.modules.get("sympy")
     if pillow is not None and isinstance(value, pillow.Image):
         text = f"Picture of Pillow: {value.width} x {value.height} pixels, mode {short(value.mode, 10)}"
-        return Twin(text, summary=True, without=("image/jpeg",))  # a PNG is always there
+        return Twin(text, summary=True, more=_as_png(value), without=("image/jpeg",))
     if display is not None and isinstance(value, display.Audio):
         return _audio(value)
     if display is not None and isinstance(value, display.Video):
@@ -29,6 +29,19 @@ def describe(value: Any) -> Twin | None:
     if sympy is not None and hasattr(value, "_repr_latex_"):
         return _formula(value)
     return None
+
+
+def _as_png(picture: Any) -> dict[str, Any]:
+    """The form of a picture whose mode no PNG has: colours as RGB, and numbers as greys from the least to the most."""
+    if picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+        return {}
+    if picture.mode in ("I", "F"):
+        low, high = picture.getextrema()
+        scale = 255 / (high - low) if high > low else 0
+        picture = picture.convert("F").point(lambda value: value * scale - low * scale).convert("L")
+    file = io.BytesIO()
+    picture.convert("RGBA" if picture.mode in ("PA", "La", "RGBa") else "RGB").save(file, "PNG")
+    return {"image/png": base64.b64encode(file.getvalue()).decode("ascii")}
 
 
 def _audio(value: Any) -> Twin | None:
@@ -70,4 +83,5 @@ def _formula(value: Any) -> Twin | None:
     if not isinstance(latex, str):
         return None
     text = str(value)
-    return Twin(f"{text}\n{latex}" if len(latex) <= _MOST_LATEX and latex.strip("$ ") != text else text)
+    told = f"{text}\n{latex}" if len(latex) <= _MOST_LATEX and latex.strip("$ ") != text else text
+    return Twin(told, without=("image/png",))  # small letters, as `init_printing` draws them

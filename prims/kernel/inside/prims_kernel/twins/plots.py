@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import sys
 from collections import Counter
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from prims_kernel import twins
 from prims_kernel.twins import Twin
 from prims_kernel.twins.words import between, count, cut, number, quoted, short, some, spread
 
@@ -23,9 +26,28 @@ def describe(value: Any) -> Twin | None:
         return Twin(bokeh(value), summary=True, more={"text/html": bokeh_page(value)})
     if kind.__module__.startswith(("folium", "branca")) or any(base.__name__ == "Map" for base in kind.__mro__):
         return _folium(value)
+    if "holoviews" in sys.modules and kind.__module__.startswith("holoviews"):
+        return _holoviews(value)
+    if "panel" in sys.modules and kind.__module__.startswith("panel"):
+        page = io.StringIO()
+        value.save(page, resources="cdn")
+        return Twin(cut(repr(value), _MOST_CHARS), summary=True, more={"text/html": page.getvalue()})
     if hasattr(value, "source") and "graphviz" in sys.modules:
         return Twin(cut(f"Graph of graphviz:\n{value.source}", _MOST_CHARS), summary=True)
     return None
+
+
+def _holoviews(value: Any) -> Twin:
+    """What HoloViews draws by another library, as that shows it."""
+    drawn = sys.modules["holoviews"].render(value)
+    twin = twins.of(drawn)
+    more = dict(twin.more) if twin is not None else {}
+    if hasattr(drawn, "savefig"):
+        file = io.BytesIO()
+        drawn.savefig(file, format="png", bbox_inches="tight")
+        more["image/png"] = base64.b64encode(file.getvalue()).decode("ascii")
+    text = f"{value!r}\n{twin.text}" if twin is not None else repr(value)
+    return Twin(cut(text, _MOST_CHARS), summary=True, more=more, without=("text/html",))
 
 
 def _folium(value: Any) -> Twin:
@@ -84,7 +106,7 @@ def _bokeh_plot(plot: Any) -> list[str]:
     labels = [f"{name} {quoted(axes[0].axis_label)}" for name, axes in (("x", plot.xaxis), ("y", plot.yaxis))
               if axes and axes[0].axis_label]  # fmt: skip
     title = quoted(getattr(plot.title, "text", "") or "")
-    lines = [f"  plot: {'; '.join([title, *labels])}".rstrip()]
+    lines = [f"  plot: {'; '.join(filter(None, [title, *labels]))}".rstrip()]
     for renderer in plot.renderers[:_MOST_SERIES]:
         with suppress(Exception):
             glyph, data = renderer.glyph, renderer.data_source.data

@@ -37,6 +37,8 @@ def plotly(spec: Any) -> str:
             lines.append(f"  - {_trace(trace)}")
     if len(traces) > _MOST_SERIES:
         lines.append(f"  - and {len(traces) - _MOST_SERIES} more")
+    if frames := spec.get("frames"):
+        lines.append(f"  animated: {count(len(frames), 'frame')}")
     return cut("\n".join(lines), _MOST_CHARS)
 
 
@@ -81,7 +83,8 @@ def _length(values: Any) -> int:
         return int(str(values["shape"]).partition(",")[0])
     if isinstance(values, dict) and "bdata" in values:
         width = array.array(_CODES[str(values.get("dtype")).lstrip("<>|=")]).itemsize
-        return len(values["bdata"]) * 3 // 4 // width
+        packed = values["bdata"]
+        return int(len(packed) * 3 // 4 - packed[-2:].count("=")) // width
     return len(values) if hasattr(values, "__len__") else 1
 
 
