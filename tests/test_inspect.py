@@ -27,7 +27,7 @@ import pytest
 
 from prims import config
 from prims.errors import InstallError
-from prims.isolation import bubblewrap, probe
+from prims.isolation import bubblewrap, uids
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
 from prims.kernel.environment import Environment, Environments
 from prims.kernel.looking import MOST_CHARS, Column, Entry, Look, Sheet, look
@@ -93,7 +93,7 @@ def base() -> Iterator[Path]:
 
 
 def make_room(walls: Walls, environment: Environment, base: Path) -> Room:
-    return Room(walls, environment, base, probe.pick_uid(()) if walls.drops_uid else None)
+    return Room(walls, environment, base, uids.take_uid() if walls.drops_uid else None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from prims.errors import IsolationUnavailable
-from prims.isolation import bubblewrap, limits, probe, wrapper
+from prims.isolation import bubblewrap, limits, probe, uids, wrapper
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
 from prims.model import Limits
 from tests.processes import end
@@ -55,18 +55,19 @@ def open_way() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path: Path) -> Iterator[Make]:
     def make_box(walls: Walls, layers: tuple[Path, ...] = (), limits: Limits = DEFAULTS) -> Box:
         folders = {name: tmp_path / "box" / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
         for folder in folders.values():
             folder.mkdir(parents=True)
-        uid = probe.pick_uid(()) if walls.drops_uid else None
+        uid = stack.enter_context(uids.uid_for(walls))
         if uid is not None:
             os.chown(folders["workspace"], uid, uid)
             os.chown(folders["run"], uid, uid)
         return Box(**folders, layers=layers, limits=limits, uid=uid)
 
-    return make_box
+    with ExitStack() as stack:
+        yield make_box
 
 
 def start(walls: Walls, box: Box, code: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -743,16 +744,28 @@ def test_the_advice_fits_what_bwrap_said(stderr: str, container: bool, advice: s
     assert advice in probe.advice_for(stderr, container=container, root=False)
 
 
-def test_a_picked_uid_is_unprivileged_and_not_in_use() -> None:
-    class AllBut:
-        def __contains__(self, uid: object) -> bool:
-            return uid != wanted
-
-    wanted = probe.pick_uid(())
-    assert wanted >= 40_000
-    assert probe.pick_uid(AllBut()) == wanted
-    with pytest.raises(IsolationUnavailable, match="no free uid"):
-        probe.pick_uid(range(1 << 32))
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives its code uids")
+def test_no_two_servers_of_a_machine_have_one_uid(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = range((first := uids.take_uid()), first + 3)
+    uids.give_uid_back(first)
+    monkeypatch.setattr(uids, "_RANGES", (few,))
+    server = f"""
+from prims.isolation import uids
+uids._RANGES = ({few!r},)
+for _ in range(2): print(uids.take_uid(), flush=True)
+input()
+"""
+    own = uids.take_uid()
+    with subprocess.Popen([sys.executable, "-c", server], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert {own, *(int(line_of(other)) for _ in range(2))} == set(few)
+        with pytest.raises(IsolationUnavailable, match="no free uid"):
+            uids.take_uid()
+        uids.give_uid_back(own)
+        assert uids.take_uid() == own
+        other.kill()
+    assert {uids.take_uid(), uids.take_uid(), own} == set(few)
+    for uid in few:
+        uids.give_uid_back(uid)
 
 
 def test_root_without_the_right_to_a_network_is_told_which_capability_is_missing() -> None:

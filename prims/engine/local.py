@@ -22,6 +22,7 @@ from prims.engine.spares import Spares
 from prims.errors import InstallError, IsolationUnavailable, KernelStartError
 from prims.isolation import probe
 from prims.isolation.network import unavailable
+from prims.isolation.uids import give_uid_back, take_uid
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
@@ -113,7 +114,6 @@ class LocalEngine:
         self._choosing = anyio.Lock()
         self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
         self._helpers_missing = False
-        self._uids: set[int] = set()
         self._names = itertools.count(1)
 
     async def __aenter__(self) -> LocalEngine:
@@ -153,9 +153,7 @@ class LocalEngine:
         Gives the uid that the session's code will have, when it has one of its own.
         """
         walls = await self.walls()
-        uid = probe.pick_uid(self._uids) if walls.drops_uid else None
-        if uid is not None:
-            self._uids.add(uid)
+        uid = take_uid() if walls.drops_uid else None
         mounts = walls.places(view(folder, folder)).mounts
         await anyio.to_thread.run_sync(make_session_folder, folder, mounts, uid)
         self._spares.prepare(_Key(folder, uid))
@@ -166,7 +164,7 @@ class LocalEngine:
         await self._spares.drop(_Key(folder, uid))
         await self._leftovers.closed()
         await self._parents.drop(_Key(folder, uid))
-        self._uids.discard(uid or 0)
+        give_uid_back(uid)
 
     async def look(
         self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pwd
 import random
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,13 +22,13 @@ from prims.config import inside_docker
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, landlock
 from prims.isolation.advice import INSTALL, LAST_RESORT, NO_LANDLOCK, advice_for
+from prims.isolation.uids import uid_for
 from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
 from prims.model import Limits
 
 _log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
-_UIDS = (range(2_000_000, 2_065_536), range(40_000, 60_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +235,16 @@ def _room(walls: Walls, scratch: Path) -> Iterator[Box]:
     """A box of empty directories below `scratch`, removed afterwards."""
     top = Path(tempfile.mkdtemp(prefix="proof-", dir=scratch))
     try:
-        uid = pick_uid(()) if walls.drops_uid else None
-        if uid is not None:
-            top.chmod(0o711)
-        folders = {name: top / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
-        for folder in folders.values():
-            folder.mkdir()
-        if uid is not None:
-            for name in ("workspace", "run"):
-                os.chown(folders[name], uid, uid)
-        yield Box(**folders, layers=(), store=None, limits=Limits(), uid=uid)
+        with uid_for(walls) as uid:
+            if uid is not None:
+                top.chmod(0o711)
+            folders = {name: top / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
+            for folder in folders.values():
+                folder.mkdir()
+            if uid is not None:
+                for name in ("workspace", "run"):
+                    os.chown(folders[name], uid, uid)
+            yield Box(**folders, layers=(), store=None, limits=Limits(), uid=uid)
     finally:
         shutil.rmtree(top)
 
@@ -286,39 +285,3 @@ def _known_below(home: str) -> list[str]:
         if PurePosixPath(prefix).is_relative_to(home):
             known.update(PurePosixPath(prefix).relative_to(home).parts[:1])
     return sorted(known)
-
-
-# ------------------------------------------------------------------------------------------------ uids
-
-
-def pick_uid(in_use: Container[int]) -> int:
-    """An unprivileged uid for one session of a root server: mapped, of no account, and not in `in_use`.
-
-    Raises:
-        IsolationUnavailable: this user namespace has no such uid.
-    """
-    maps = [Path(f"/proc/self/{kind}_map").read_text() for kind in ("uid", "gid")]
-    for numbers in _UIDS:
-        if all(_is_mapped(numbers, text) for text in maps):
-            start = random.randrange(len(numbers))
-            for offset in range(len(numbers)):
-                uid = numbers[(start + offset) % len(numbers)]
-                if uid not in in_use and not _has_account(uid):
-                    return uid
-    raise IsolationUnavailable(
-        "there is no free uid to run code as: a root server needs the uids and gids 40000 to 59999 or "
-        "2000000 to 2065535 mapped in its user namespace; map them, or run PRIMS as an ordinary user"
-    )
-
-
-def _is_mapped(numbers: range, id_map: str) -> bool:
-    extents = [tuple(map(int, line.split())) for line in id_map.splitlines()]
-    return any(first <= numbers[0] and numbers[-1] < first + count for first, _, count in extents)
-
-
-def _has_account(uid: int) -> bool:
-    try:
-        pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return True

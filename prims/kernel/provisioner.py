@@ -180,7 +180,8 @@ class SandboxProvisioner(KernelProvisionerBase):  # type: ignore[misc]
 
 async def _throw_away(stack: AsyncExitStack) -> Launch:
     """All that a kernel needs which nobody prepared, removed with the stack."""
-    from prims.isolation.probe import choose, pick_uid
+    from prims.isolation.probe import choose
+    from prims.isolation.uids import uid_for
     from prims.kernel.environment import Environments, create_venv
 
     settings = config.load()
@@ -190,7 +191,7 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     async with Environments(settings, config.tool_environment()) as environments:
         environment = await environments.base()
         app_data = environments.app_data
-    uid = pick_uid(()) if walls.drops_uid else None
+    uid = stack.enter_context(uid_for(walls))
     box = make_box(folder, folder / "session", environment.layers, settings.limits(), uid)
     make_session_folder(folder / "session", walls.places(box).mounts, uid)
     python = base_python().executable

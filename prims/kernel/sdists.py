@@ -27,7 +27,7 @@ from prims.errors import InstallError
 from prims.hosts import host_and_port, spelled
 from prims.isolation.limits import Watch
 from prims.isolation.network import start_proxy, unavailable
-from prims.isolation.probe import pick_uid
+from prims.isolation.uids import uid_for
 from prims.isolation.walls import Box, Walls, base_python
 from prims.kernel.folders import KERNEL_FILES
 from prims.kernel.looking import read_pipe
@@ -77,12 +77,12 @@ class SourceBuilder:
             network_bytes=None,
             tmp_bytes=max(_TMP_BYTES, self._limits.tmp_bytes),
         )
-        uid = pick_uid(()) if walls.drops_uid else None
         folder = Path(tempfile.mkdtemp(prefix="b", dir=self._state))
         try:
-            box = await anyio.to_thread.run_sync(_make_box, folder, limits, uid)
-            async with start_proxy(box):
-                yield Room(walls, box, self._env)
+            with uid_for(walls) as uid:
+                box = await anyio.to_thread.run_sync(_make_box, folder, limits, uid)
+                async with start_proxy(box):
+                    yield Room(walls, box, self._env)
         except OSError as problem:
             raise InstallError(f"Packages could not be built from source: {problem}", reason="other") from problem
         finally:
