@@ -20,6 +20,7 @@ from anyio.abc import SocketAttribute
 
 from prims.config import Settings, tool_environment
 from prims.errors import ConfigError, InstallError, ShuttingDown
+from prims.kernel import uv
 from prims.kernel.environment import KERNEL, Base, Environment, Environments, create_venv, plan
 from prims.kernel.layers import FRESH_SECONDS, Resolution, Store
 from prims.kernel.uv import Pins
@@ -209,6 +210,8 @@ class FakeInstaller:
     installing: anyio.Event = field(default_factory=anyio.Event)
     resolved: list[tuple[str, ...]] = field(default_factory=list)
     installed: list[tuple[str, ...]] = field(default_factory=list)
+    compiling: anyio.Event = field(default_factory=anyio.Event)
+    compiled: list[Path] = field(default_factory=list)
     stopped: int = 0
 
     async def resolve(self, requirements: Sequence[str], scratch: Path, **_: object) -> Pins:
@@ -224,6 +227,11 @@ class FakeInstaller:
             raise
         await anyio.Path(target).mkdir()
         self.installed.append(tuple(pins))
+
+    async def compile(self, folder: Path) -> None:
+        self.compiled.append(folder)
+        if len(self.compiled) > 1:  # the base's is waited for
+            await self.compiling.wait()
 
 
 @pytest.mark.anyio
@@ -341,6 +349,35 @@ async def test_a_layer_lost_while_the_server_runs_is_made_again(tmp_path: Path) 
             assert (await environments.base()).layers == (layer,)
     assert len(fake.installed) == 2
     assert len(fake.resolved) == 1
+
+
+@pytest.mark.anyio
+async def test_a_calls_layer_is_compiled_behind_its_first_use_and_only_once(tmp_path: Path) -> None:
+    fake, later = FakeInstaller(), FakeInstaller()
+    fake.gate.set()
+    with anyio.fail_after(30):
+        async with Environments(settings(tmp_path), {}, installer=fake) as environments:
+            own, kernel = (await environments.for_requirements(("six",))).layers
+            await environments.for_requirements(("six",))
+            await anyio.wait_all_tasks_blocked()
+            assert fake.compiled == [kernel, own]
+            fake.compiling.set()
+            while not (own / ".prims-compiled").exists():
+                await anyio.sleep(0.02)
+        async with Environments(settings(tmp_path), {}, installer=later) as environments:
+            await environments.for_requirements(("six",))
+            await anyio.wait_all_tasks_blocked()
+    assert not later.compiled
+
+
+def test_what_cannot_be_compiled_takes_nothing_from_the_rest(tmp_path: Path) -> None:
+    bad = {"old.py": "print 1", "nul.py": "\0", "deep.py": "(" * 100_000}
+    for name, text in (bad | {f"good{n}.py": f"a = {n}" for n in range(20)}).items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-I", "-S", uv.__file__.replace("uv.py", "bytecode.py"), str(os.getpid()), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=120)
+    made = {path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()}
+    assert made == {f"good{n}" for n in range(20)}
 
 
 # ------------------------------------------------------------------------------------- with the real uv

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -45,6 +45,12 @@ class Builds(Generic[T]):
             raise ShuttingDown("The server is shutting down; no packages are installed any more.")
         if self._group is None:
             raise RuntimeError("builds were asked for before `async with`")
+
+    def behind(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin `work`, which raises nothing and for which nobody waits."""
+        self.check_open()
+        assert self._group is not None  # check_open saw to it
+        self._group.start_soon(work)
 
     async def shared(
         self,

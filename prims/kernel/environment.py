@@ -112,6 +112,7 @@ class Environments:
         self._base: Base | None = None
         self._builds: Builds[Environment] = Builds()
         self._away_until = -math.inf
+        self._compiling: set[Path] = set()  # layers whose bytecode was seen to
 
     async def __aenter__(self) -> Self:
         await self._builds.__aenter__()
@@ -156,9 +157,14 @@ class Environments:
         left = max(0.1, self._seconds - (time.monotonic() - started))
         make = partial(self._make_call, base, requirements)
         try:
-            return await self._builds.shared(("call", *base.pins, *requirements), make, tell, left)
+            environment = await self._builds.shared(("call", *base.pins, *requirements), make, tell, left)
         except TimeoutError:
             raise self._late() from None
+        for layer in environment.layers:
+            if layer not in self._compiling:  # off the way of the first run, which compiles for itself what it imports
+                self._compiling.add(layer)
+                self._builds.behind(partial(self._compile, layer))
+        return environment
 
     # -------------------------------------------------------------------------------------- the base
 
@@ -186,6 +192,8 @@ class Environments:
             hashes = {pin: found.hashes.get(pin, ()) for pin in found.pins}
             base = Base(found.kernel, tuple(p for p in found.pins if p not in found.kernel), hashes)
             environment = await self._built(base, found, tell)
+            for layer in environment.layers:
+                await self._compile(layer)
         self._base = base
         return environment
 
@@ -325,7 +333,14 @@ class Environments:
         async with self._scratch() as scratch:
             target = scratch.path / "layer"
             await self._uv.install(pins, target, scratch.path)
+            self._compiling.discard(store.layer(tuple(pins)))
             return await to_thread.run_sync(store.adopt, target, pins, scratch, self.python)
+
+    async def _compile(self, layer: Path) -> None:
+        store = await self._opened()
+        if not await to_thread.run_sync(store.compiled, layer):
+            await self._uv.compile(layer)
+            await to_thread.run_sync(store.note_compiled, layer)
 
     async def _opened(self) -> Store:
         if self._store is None:

@@ -1,5 +1,7 @@
 """Layers and remembered resolutions on disk: immutable, named by content, shared by any number of processes.
 
+Only bytecode is added to a layer later, file by file.
+
 Everything here is synchronous file work; callers run it in a thread. A directory becomes visible only by a
 rename of the finished whole, so a reader never sees half of one, and two builders of one layer do each
 other no harm.
@@ -26,6 +28,7 @@ FRESH_SECONDS = 24 * 3600.0
 
 _MARKER = ".prims-layer.json"
 HASHES = ".prims-hashes.json"
+_COMPILED = ".prims-compiled"
 _LOCK = ".lock"
 _FORMAT = 1  # of layers and resolutions; a change leaves the old ones unused
 
@@ -130,6 +133,15 @@ class Store:
             return layer
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def compiled(self, layer: Path) -> bool:
+        """Whether all bytecode of a layer is there."""
+        return (layer / _COMPILED).exists()
+
+    def note_compiled(self, layer: Path) -> None:
+        """Keep in mind that all bytecode of a layer is there."""
+        with contextlib.suppress(OSError):
+            (layer / _COMPILED).touch()
 
     def adopt(self, built: Path, pins: Mapping[str, tuple[str, ...]], scratch: Scratch, python: str) -> Path:
         """Make `built` (inside `scratch`) the layer of `pins`, unless another process was first.

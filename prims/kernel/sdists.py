@@ -114,7 +114,7 @@ class Room:
         """See `prims.kernel.uv.Installer.install`; modes and links of what is installed are not kept."""
         self._put("pins", listing(pins))
         words = ["pip", "install", "-r", f"{self._places.mounts}/pins.txt", "--target", "layer", "--no-deps"]
-        await self._uv([*words, "--compile-bytecode", "--link-mode", "copy"], list(pins))
+        await self._uv([*words, "--link-mode", "copy"], list(pins))
         most = self._box.limits.file_bytes
         await anyio.to_thread.run_sync(_copy, self._box.workspace / "layer", target, most)
 

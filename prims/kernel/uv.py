@@ -1,4 +1,4 @@
-"""uv, the installer, behind two verbs: resolve names to pins, and install pins into a directory.
+"""uv, the installer, behind two verbs: resolve names to pins, and install pins into a directory. Then a third: compile.
 
 uv runs as a child of the server, outside the sandbox, so it may never run a package's own code: wheels
 only, and never pointed at an environment that user code could have touched. Its words are read here and
@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -24,6 +25,7 @@ from anyio.abc import ByteReceiveStream, Process
 from prims.errors import InstallError
 from prims.kernel.uv_words import explain
 
+_COMPILER = str(Path(__file__).with_name("bytecode.py"))
 # What is kept of each of uv's streams. Even a resolution of hundreds of packages is some 20 KB.
 _OUTPUT_BYTES = 1 << 20
 _KILL_SECONDS = 5.0
@@ -77,8 +79,12 @@ class Installer(Protocol):
         ...
 
     async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
-        """Put exactly `pins` into the new directory `target`, compiled to bytecode. A file that has none of the hashes
-        of its pin is an error."""
+        """Put exactly `pins` into the new directory `target`. A file that has none of the hashes of its pin is an
+        error."""
+        ...
+
+    async def compile(self, folder: Path) -> None:
+        """Compile what is in `folder` to bytecode. What cannot be compiled stays as it is; nothing is raised for it."""
         ...
 
 
@@ -120,13 +126,21 @@ class Uv:
         wanted = scratch / "pins.txt"
         await _write(wanted, listing(pins))
         words = ["pip", "install", "-r", str(wanted), "--target", str(target), "--no-deps"]
-        words += ["--only-binary", ":all:", "--compile-bytecode", "--link-mode", "hardlink"]
+        words += ["--only-binary", ":all:", "--link-mode", "hardlink"]
         try:
             # With pins, the cache holds either the very wheels or not. When it does, not asking the index for
             # each of them again is several times faster; when it does not, this has cost some 30 ms.
             await self._run(words, list(pins), offline=True)
         except InstallError:
             await self._run(words, list(pins))
+
+    async def compile(self, folder: Path) -> None:
+        with contextlib.suppress(OSError):
+            process = await anyio.open_process(
+                [self.python, "-I", "-S", _COMPILER, str(os.getpid()), str(folder)],
+                stdin=subprocess.DEVNULL, cwd="/", env={}, start_new_session=True, umask=0o022,
+            )  # fmt: skip
+            await _finish(process)
 
     async def _run(
         self, words: Sequence[str], asked: Sequence[str], *, offline: bool = False, patient: bool = True
