@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,10 +25,12 @@ from mcp.client import Client
 from prims import config
 from prims.errors import ConfigError
 from prims.hosts import Reachable, host_and_port
-from prims.isolation import proxy
+from prims.isolation import bubblewrap, proxy, uids
 from prims.isolation.network import unavailable
+from prims.isolation.walls import NoWalls
 from tests import kit
 from tests.test_transfer import certificate
+from tests.test_walls import newest_landlock
 
 pytestmark = pytest.mark.anyio
 
@@ -464,3 +469,58 @@ async def _idle(one: Running, count: int) -> AsyncIterator[None]:
     finally:
         for each in made:
             each.close()
+
+
+RIGHTS = """
+import json, os, signal, socket, sys
+from prims.isolation import proxy, wrapper
+secret, port, abstract, uid = json.loads(sys.argv[1])
+proxy.give_up_rights(uid)
+told = {}
+def attempt(name, action):
+    try: action()
+    except OSError as problem: told[name] = problem.strerror or str(problem)
+    else: told[name] = "done"
+def served():
+    with socket.create_server(("127.0.0.1", 0)): pass
+def called():
+    with socket.socket(socket.AF_UNIX) as one: one.connect("\\0" + abstract)
+attempt("read", lambda: open(secret).read())
+attempt("list", lambda: os.listdir(os.path.dirname(secret)))
+attempt("write", lambda: open(secret + "2", "w"))
+attempt("own code", lambda: open(proxy.__file__).read())
+attempt("run", lambda: os.execv("/bin/true", ["true"]))
+attempt("others", lambda: os.listdir("/proc"))
+attempt("signal", lambda: os.kill(os.getppid(), 0))
+attempt("serve", served)
+attempt("abstract", called)
+attempt("connect", lambda: socket.create_connection(("127.0.0.1", port)).close())
+attempt("resolver", lambda: open("/etc/hosts").close())
+attempt("look up", lambda: socket.getaddrinfo("localhost", port))
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(not newest_landlock(), reason="this kernel has no Landlock")
+def test_the_proxy_keeps_connections_and_lookups_and_nothing_else(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("of the server's user")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+        uids.uid_for(bubblewrap.find() or NoWalls()) as uid,
+    ):
+        unix.bind(f"\0{tmp_path}")
+        unix.listen()
+        facts = json.dumps([str(secret), tcp.getsockname()[1], str(tmp_path), uid])
+        command = [sys.executable, "-I", "-c", RIGHTS, facts]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    allowed = {"connect", "resolver", "look up"}
+    # Since these versions Landlock judges ports, and abstract sockets and signals.
+    allowed |= {"serve"} if newest_landlock() < 4 else set()
+    allowed |= {"abstract", "signal"} if newest_landlock() < 6 else set()
+    assert {name for name, what in told.items() if what == "done"} <= allowed
+    assert {name: told[name] for name in ("connect", "resolver", "look up")} == dict.fromkeys(
+        ("connect", "resolver", "look up"), "done"
+    )

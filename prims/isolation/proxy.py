@@ -324,11 +324,31 @@ def _print(words: list[str]) -> None:
         os.write(1, json.dumps(words).encode() + b"\n")
 
 
+# Where names are looked up, and the libraries that are loaded for it.
+_TABLES = ("/etc/gai.conf", "/etc/host.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf")
+_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
+
+
+def give_up_rights(uid: int | None) -> None:
+    """Become `uid`, if any, and keep no more than this process needs: connections, and what names are looked up in.
+
+    What Landlock holds back (other files, executing, abstract sockets, signals) depends on its version here.
+    """
+    rlimits = {"NOFILE": 512, "CORE": 0, "FSIZE": 0, "DATA": 1 << 30}
+    wrapper.confine({"uid": uid, "rlimits": rlimits, "confine": True})
+    try:
+        abi = wrapper.landlock_abi()
+    except OSError:
+        return
+    # Their folders, because such a file is replaced when this machine changes networks.
+    folders = {os.path.dirname(os.path.realpath(path)) for path in _TABLES}
+    looked = filter(os.path.exists, ["/etc", *folders, *_LIBRARIES])
+    wrapper.restrict({"abi": abi, "look": list(looked), "connects": True})
+
+
 def main(config: dict[str, Any]) -> None:
     """Serve until killed."""
-    wrapper.confine(
-        {"uid": config["uid"], "rlimits": {"NOFILE": 512, "CORE": 0, "FSIZE": 0, "DATA": 1 << 30}, "confine": True}
-    )
+    give_up_rights(config["uid"])
     wrapper.prctl(4, 0)  # PR_SET_DUMPABLE: nobody else of this uid looks into this process
     wrapper.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which a change of uid would undo
     if os.getppid() != config["server"]:

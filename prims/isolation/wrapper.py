@@ -136,6 +136,7 @@ _WRITE = _ALL_OF_FILES & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
 _SINCE = {13: 2, 14: 3, 15: 5}  # rights by bit that only later ABIs know
 _TCP_SINCE, SCOPES_SINCE = 4, 6
 _TCP, _SCOPES = 3, 3  # bind and connect; abstract sockets and signals
+_CONNECT_TCP = 2
 
 
 def _landlock(number: int, *arguments: Any) -> int:
@@ -154,19 +155,22 @@ def landlock_abi() -> int:
 def restrict(config: Mapping[str, Any]) -> None:
     """Leave this process the paths of `config` and no others. no_new_privs must be set. Irrevocable, inherited.
 
-    `config` has lists of paths: "read" (and execute), "write" (anything but devices), "devices"; and "abi", the
-    version of Landlock to use. Raises OSError, with the path, when one cannot be opened.
+    `config` may have lists of paths: "read" (and execute), "look" (read only), "write" (anything but devices),
+    "devices"; and has "abi", the version of Landlock to use. With "connects" TCP connections are not judged.
+    Raises OSError, with the path, when one cannot be opened.
     """
     abi: int = config["abi"]
     handled = _ALL_OF_FILES
     for bit, since in _SINCE.items():
         if abi < since:
             handled &= ~(1 << bit)
-    attributes = struct.pack("=QQQ", handled, _TCP, _SCOPES)
+    tcp = _TCP & ~_CONNECT_TCP if config.get("connects") else _TCP
+    attributes = struct.pack("=QQQ", handled, tcp, _SCOPES)
     size = 8 if abi < _TCP_SINCE else 16 if abi < SCOPES_SINCE else 24
     rules = _landlock(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint(0))
-    for kind, rights in (("read", _READ), ("write", _WRITE), ("devices", _READ_FILE | _WRITE_FILE)):
-        for path in config[kind]:
+    kinds = {"read": _READ, "look": _READ & ~_EXECUTE, "write": _WRITE, "devices": _READ_FILE | _WRITE_FILE}
+    for kind, rights in kinds.items():
+        for path in config.get(kind, ()):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             granted = rights & handled & (-1 if os.path.isdir(path) else _FOR_FILES)
             rule = struct.pack("=Qi", granted, descriptor)
