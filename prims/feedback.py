@@ -44,7 +44,7 @@ _HOSTS = re.compile(
 
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
-_OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the )([\w.-]+)")
+_OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the |accessor requires )([\w.-]+)")
 _NAME = re.compile(r"name '(\w+)' is not defined")
 _DEFINED = re.compile(
     r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]{1,100})?=(?!=)"
@@ -61,7 +61,7 @@ _NO_PROGRAM = re.compile(
 )
 _NO_BROWSER = re.compile(r"[Kk]aleido|Chrome|[Cc]hromedriver|[Ss]elenium|geckodriver")
 _READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|/)?mounts/")
-_CUT_TABLE = re.compile(r"^\[\d+ rows x \d+ columns\]$", re.M)
+_CUT_TABLE = re.compile(r"^\[[1-9]\d* rows x \d+ columns\]$", re.M)
 _MOST_NAMES = 2000
 
 
@@ -121,7 +121,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
     if error.name == "ModuleNotFoundError" and (match := _MISSING.search(error.value)):
         name = _distribution(match[1], request.code)
         hints.append(f'Install it with the call: requirements=["{name}"].')
-    elif error.name == "ImportError" and (match := _OPTIONAL.search(error.value)):
+    elif error.name in ("ImportError", "AttributeError") and (match := _OPTIONAL.search(error.value)):
         hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")

@@ -194,6 +194,10 @@ ROWS = {
         "from PIL import Image\nfor mode in ('1', 'L', 'P', 'RGBA', 'CMYK', 'I;16', 'I', 'F', 'HSV', 'YCbCr', 'LA'):\n    display(Image.new(mode, (30 + len(mode), 20)))\ng = Image.linear_gradient('L').convert('F').point(lambda v: v * 1e6 - 5)\ndisplay(g)\n",
         ("mode CMYK", "mode F"), 12, ((PNG, False),) * 12,
     ),
+    "a picture too large to travel, and one in the colours of print": Row(
+        "import io\nfrom PIL import Image\nfrom IPython.display import Image as Shown\nb = io.BytesIO(); Image.new('CMYK', (40, 30)).save(b, 'JPEG'); display(Shown(b.getvalue()))\nImage.new('RGB', (2200, 2000), 'red').save(b := io.BytesIO(), 'PNG', compress_level=0)\ndisplay(Shown(b.getvalue() + b'x' * 4_000_000))\n",
+        ("too large to show: save it to a file in output/; this is a smaller copy", "40x30 px"), 2, (("image/jpeg", False), (PNG, False)),
+    ),
     "pictures of Pillow": Row(
         "from PIL import Image\nim = Image.new('RGB', (30, 20), 'red')\nim.show()\nim\n", ("30x20 px", "Picture of Pillow: 30 x 20 pixels, mode RGB"), 1, ((PNG, False),),
     ),
@@ -488,6 +492,7 @@ HINTS = {
     "a usual import": ("np.zeros(3)\n", "import numpy as np"),
     "a name of an earlier call": ("kept_table.head()\n", "kept_table was defined in an earlier call (run 1)"),
     "a name that never was": ("never_defined_anywhere\n", None),
+    "an accessor that wants a package": ("import pandas as pd\npd.DataFrame({'a': [1]}).style\n", 'requirements=["jinja2"]'),
     "a file with a like name": ("open('sale_2023.csv')\n", "the workspace has output/sales_2023.csv."),
     "a program that is not there": ("import subprocess\nsubprocess.run(['ffmpeg', '-version'])\n", "imageio-ffmpeg brings it"),
     "a file elsewhere": ("import pandas as pd\npd.read_csv('/mnt/data/Sales_2023.csv')\n", "the workspace has output/sales_2023.csv."),

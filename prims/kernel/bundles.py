@@ -29,6 +29,7 @@ _LOADS = ("application/vnd.bokehjs_load.v0+json", "application/vnd.holoviews_loa
 _TEXTS = ("text/plain", "text/markdown")
 # Markup that says what the text says. Of more than so many bytes the reader is told all the same.
 _TOLD_BY_TEXT = ("text/html", "text/latex", "application/json", "application/javascript")
+_PRINT = re.compile(rb"\xff[\xc0-\xc2]\0\x14\x08.{4}\x04", re.DOTALL)
 _LARGE = 256 * 1024
 _SMALL = 1000
 
@@ -169,12 +170,13 @@ def pixels(raw: bytes, mime: str) -> tuple[int | None, int | None]:
 
 
 def whole(raw: bytes, mime: str) -> bool:
-    """Whether a picture of one of the INLINE types came whole, by cheap signs: nothing is decoded."""
+    """Whether a picture of one of the INLINE types came whole and can be shown, by cheap signs: nothing is decoded."""
     match mime:
         case "image/png":
             return _whole_png(raw)
         case "image/jpeg":
-            return raw.rstrip(b"\0").endswith(b"\xff\xd9")
+            # Four colours for print are drawn anew: not every client can show them.
+            return not _PRINT.search(raw, 0, 1 << 20) and raw.rstrip(b"\0").endswith(b"\xff\xd9")
         case "image/gif":
             return raw.rstrip(b"\0").endswith(b";")
         case _:

@@ -76,7 +76,8 @@ def _chosen(drawable: list[Display], budget: PictureBudget) -> tuple[list[Displa
 
 
 def _want(display: Display) -> int:
-    return display.size if display.mime in INLINE else 4 * _LEAST_BYTES
+    # Drawn anew, even a small one may become larger than it was.
+    return max(display.size, _LEAST_BYTES // 4) if display.mime in INLINE else 4 * _LEAST_BYTES
 
 
 def _as_it_is(display: Display, spool: Path, budget: PictureBudget, room: int) -> Picture | None:

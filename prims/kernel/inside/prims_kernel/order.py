@@ -99,9 +99,14 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
     large = {mime: size for mime, size in sizes.items() if size > LARGEST}
     if not large:
         return {**content, "data": data}
+    smaller = twins.smaller_picture(data["image/png"]) if "image/png" in large else None
     note = "; ".join(f"{mime} of {size / 1e6:.0f} MB was too large to show" for mime, size in large.items())
     kept = {mime: v for mime, v in data.items() if mime not in large}
-    kept["text/plain"] = f"{str(kept.get('text/plain', ''))[:1000]}\n[{note}: save it to a file in output/]".strip()
+    if smaller is not None:
+        kept["image/png"] = smaller
+    copy = "; this is a smaller copy" if smaller is not None else ""
+    note = f"[{note}: save it to a file in output/{copy}]"
+    kept["text/plain"] = f"{str(kept.get('text/plain', ''))[:1000]}\n{note}".strip()
     return {**content, "data": kept}
 
 

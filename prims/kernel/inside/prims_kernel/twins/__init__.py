@@ -109,6 +109,15 @@ def add(twin: Twin, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata[SUMMARY] = True
 
 
+def smaller_picture(data: Any) -> str | None:
+    """A copy of a picture in base64 that is within what a reply takes, where Pillow is loaded."""
+    with contextlib.suppress(Exception):
+        from prims_kernel.twins import media
+
+        return media.smaller(data)
+    return None
+
+
 def complete(content: dict[str, Any]) -> dict[str, Any]:
     """A message about something shown, with words for a bundle that has none of its own, and pictures as pictures."""
     data = content.get("data")

@@ -12,6 +12,7 @@ from prims_kernel.twins import Twin
 from prims_kernel.twins.words import short, size
 
 _MOST_LATEX = 1000
+_SMALL = 1568
 
 
 def describe(value: Any) -> Twin | None:
@@ -42,6 +43,16 @@ def _as_png(picture: Any) -> dict[str, Any]:
     file = io.BytesIO()
     picture.convert("RGBA" if picture.mode in ("PA", "La", "RGBa") else "RGB").save(file, "PNG")
     return {"image/png": base64.b64encode(file.getvalue()).decode("ascii")}
+
+
+def smaller(data: Any) -> str:
+    """A picture in base64, smaller. Raises whatever Pillow does, and KeyError without it."""
+    raw = base64.b64decode(data) if isinstance(data, str) else data
+    picture = sys.modules["PIL.Image"].open(io.BytesIO(raw))
+    picture.thumbnail((_SMALL, _SMALL))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def _audio(value: Any) -> Twin | None:
