@@ -241,9 +241,10 @@ def tool_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "PRIMS_"))}
 
 
-def inside_docker() -> bool:
+def inside_container() -> bool:
     """Whether this looks like a container, for advice only."""
-    return Path("/.dockerenv").exists() or "container" in os.environ
+    files = ("/.dockerenv", "/run/.containerenv")
+    return any(map(os.path.exists, files)) or not {"container", "KUBERNETES_SERVICE_HOST"}.isdisjoint(os.environ)
 
 
 def _names(known: Mapping[str, Any]) -> str:

@@ -237,11 +237,60 @@ def test_doctor_says_that_this_machine_can_run_code(state: Path) -> None:
         assert names - {check["name"] for check in told["checks"][about] if check["ok"]} == set(), told["checks"][about]
 
 
-def test_without_bubblewrap_doctor_says_what_to_install(state: Path) -> None:
-    done = prims(state, "doctor", PATH=str(state), PRIMS_ISOLATION="bubblewrap")
-    assert done.returncode == 1
-    assert re.search(r"DOES NOT +start +bubblewrap is not installed .*apt-get install bubblewrap", done.stdout)
-    assert re.search(r"DOES NOT +walls ", done.stdout)
+TOO_OLD = """
+import sys
+from prims.isolation import wrapper
+wrapper.landlock_abi = lambda: 2
+from prims.cli import main
+sys.exit(main())
+"""
+# A bubblewrap that fails as it does on such a machine.
+FAILING = "#!/bin/sh\n[ $1 = --version ] && echo bubblewrap 0.8.0 || {{ echo '{}' >&2; exit 1; }}\n"
+
+
+@pytest.mark.parametrize(
+    ("isolation", "said", "env", "detail", "advice"),
+    [
+        ("bubblewrap", None, {}, "bubblewrap is not installed", "apt-get install bubblewrap"),
+        ("bubblewrap", "bwrap: setting up uid map: Permission denied", {}, "uid map", "bwrap-userns-restrict"),
+        ("bubblewrap", "bwrap: Unknown option --size", {}, "Unknown option", "0.8 or later is better"),
+        (
+            "bubblewrap", "bwrap: Can'\\''t mount proc on /newroot/proc: Operation not permitted", {},
+            "mount proc", "systempaths=unconfined",
+        ),
+        ("bubblewrap", "namespaces", {"container": "docker"}, "new namespace", "seccomp=unconfined"),
+        ("bubblewrap", "namespaces", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "new namespace", "--cap-add SYS_ADMIN"),
+        ("landlock", "landlock", {}, "Landlock is not to be had here", "security/lsm"),
+        ("landlock", "too old", {}, "it worked", "Linux 6.2 or later"),
+    ],
+    ids=[
+        "no bubblewrap", "AppArmor", "old bubblewrap", "masked proc", "Docker", "Kubernetes", "no Landlock",
+        "old Landlock",
+    ],
+)  # fmt: skip
+def test_on_a_machine_that_refuses_doctor_says_what_to_do(
+    state: Path, isolation: str, said: str | None, env: dict[str, str], detail: str, advice: str
+) -> None:
+    command = [sys.executable, "-m", "prims"]
+    env = {**kit.server_environment(state), "PRIMS_DEFAULT_PACKAGES": "", **env}
+    if said in ("namespaces", "landlock"):
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("refusing.py")), said, *command]
+    elif said == "too old":
+        as_user = ["unshare", "-U", "--map-user=1000", "--map-group=1000"] if os.geteuid() == 0 else []
+        command = [*as_user, sys.executable, "-c", TOO_OLD]
+    else:
+        env["PATH"] = str(state)
+        if said is not None:
+            (state / "bwrap").write_text(FAILING.format(said))
+            (state / "bwrap").chmod(0o755)
+    done = subprocess.run(
+        [*command, "doctor", "--isolation", isolation],
+        env=env, cwd=state, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    told = done.stdout.partition(f"\n{isolation}\n")[2]
+    assert detail in told and advice in told, done.stdout
+    assert re.search(r"DOES NOT +walls ", told)
 
 
 def test_where_neither_walls_can_be_had_doctor_and_run_say_what_stands_in_the_way(state: Path) -> None:

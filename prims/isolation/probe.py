@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import anyio.to_thread
 
-from prims.config import inside_docker
+from prims.config import inside_container
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, landlock
 from prims.isolation.advice import INSTALL, LAST_RESORT, NO_LANDLOCK, advice_for
@@ -106,6 +106,13 @@ async def _proved(walls: Walls, scratch: Path) -> Walls:
 
 # What some walls do not hold, and are not refused for.
 _KNOWN_OPEN = {("landlock", "names and sizes outside"): "Landlock does not hide that files exist; bubblewrap does"}
+# What to do where an older version of Landlock does not hold.
+_TOO_OLD = {
+    ("landlock", "read-only files"): (
+        "For code of the server's own user Landlock must be of Linux 6.2 or later: install bubblewrap, or run PRIMS as "
+        "root, which gives its code uids of their own"
+    )
+}
 
 # Runs inside, so it may use nothing but the standard library. Prints {name: [held, what happened]}.
 _SELF_TEST = r"""
@@ -226,7 +233,8 @@ async def prove(walls: Walls, scratch: Path) -> list[Check]:
             return [*checks, tried]
         for name, (held, what) in json.loads(tried).items():
             known = _KNOWN_OPEN.get((walls.name, name), "")
-            checks.append(Check(name, held, what, known, needed=not known))
+            advice = known or _TOO_OLD.get((walls.name, name), "")
+            checks.append(Check(name, held, what, advice, needed=not known))
         return checks
 
 
@@ -254,7 +262,7 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
     try:
         process = walls.spawn(box, argv, {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
-        return Check(name, False, str(error), advice_for(str(error), container=inside_docker(), root=os.geteuid() == 0))
+        return Check(name, False, str(error), _advice(str(error)))
     try:
         with anyio.CancelScope(shield=True):  # bounded, and the pipes must be read to their end
             stdout, stderr = await anyio.to_thread.run_sync(_communicate, process)
@@ -266,7 +274,11 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
     if process.returncode == 0:
         return stdout
     text = stderr.decode(errors="replace").strip() or f"exit status {process.returncode}"
-    return Check(name, False, text[-500:], advice_for(text, container=inside_docker(), root=os.geteuid() == 0))
+    return Check(name, False, text[-500:], _advice(text))
+
+
+def _advice(said: str) -> str:
+    return advice_for(said, container=inside_container(), root=os.geteuid() == 0)
 
 
 def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
