@@ -139,7 +139,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(_lost_file(match[1], around.files))
     elif _READ_ONLY.search(error.value):
         hints.append("mounts/ is read-only: write to output/, or beside it.")
-    elif error.name == "EOFError" and "nobody" in error.value:
+    elif (error.name == "EOFError" and "nobody" in error.value) or _gave_up_asking(result):
         hints.append("Nobody can type while code runs here.")
     elif "no running event loop" in text:
         hints.append("An event loop runs only beside a top-level await: write await, or asyncio.run(main()).")
@@ -191,6 +191,15 @@ def _lost_file(path: str, files: tuple[str, ...]) -> str:
     inputs = sorted(files, key=lambda file: not file.startswith("mounts/"))
     more = f" and {len(inputs) - 8} more" if len(inputs) > 8 else ""
     return f"The working directory is the session's workspace, which has {', '.join(inputs[:8])}{more}."
+
+
+def _gave_up_asking(result: RunResult) -> bool:
+    """Whether a prompt of click or Typer found nobody: they only say that they were aborted."""
+    error = result.error
+    if error is None or error.name not in ("Abort", "SystemExit"):
+        return False
+    said = ((text.tail or text.head).rstrip() for text in (result.story, result.stderr))
+    return error.name == "Abort" or any(text.endswith(("Aborted!", "Aborted.")) for text in said)
 
 
 def _saved_pictures(result: RunResult) -> list[str]:

@@ -347,6 +347,13 @@ sys.stderr.write("\\n"); print("done")
         "",
     ),
     "a shorter redraw": ("print('aaaaaaaa\\rbb')\n", "bbaaaaaa\n", ""),
+    "bars below each other": (
+        'import sys\nfor i in range(3):\n    sys.stderr.write(f"\\router {i}"); sys.stderr.flush()\n    for j in range(5):\n'
+        '        sys.stderr.write(f"\\n\\rinner {j}\\x1b[A"); sys.stderr.flush()\n    sys.stderr.write("\\n\\r       \\r\\x1b[A")\n'
+        'sys.stderr.write("\\router done\\n"); print("end")\n',
+        "end\n",
+        "outer done\n",
+    ),
     "redraws from a child": (
         "import subprocess\nsubprocess.run(['sh', '-c', 'for i in 1 2 3 4 5; do printf \"\\\\rpart $i\"; done; echo'])\n",
         "part 5\n",

@@ -56,6 +56,23 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
         "import asyncio\nasync def f():\n    pass\nasyncio.create_task(f())\n",
         "error", "", ("line 4", "stderr:\nRuntimeWarning: coroutine 'f' was never awaited\n\n", "asyncio.run(main())"),
     ),
+    "errors shown in the code's own way": (
+        "def show(shell, kind, value, tb, tb_offset=None):\n    print('MINE')\nget_ipython().set_custom_exc((ValueError,), show)\n1\nraise ValueError('x')\n",
+        "error", "MINE\n", ("line 5", "ValueError: x"),
+    ),
+    "errors shown by another function": (
+        "get_ipython()._showtraceback = lambda *args, **kwargs: print('MINE')\n1 / 0\n", "error", "MINE\n", ("line 2", "ZeroDivisionError"),
+    ),
+    "a value whose form formats another": (
+        "class V:\n    def __repr__(self):\n        get_ipython().display_formatter.format(3)\n        return 'V!'\nV()\n", "ok", "", ("result:\nV!",),
+    ),
+    "the stack of the code": (
+        "import logging, traceback\ntraceback.print_stack()\nlogging.warning('w', stack_info=True)\n", "ok", "",
+        ('stderr:\n  File "/workspace/main.py", line 2', 'recent call last):\n  File "/workspace/main.py", line 3'),
+    ),
+    "a prompt that gives up": (
+        "import sys\ntry:\n    input('Go? ')\nexcept EOFError:\n    print('Aborted!', file=sys.stderr)\n    sys.exit(1)\n", "error", None, ("Nobody can type",),
+    ),
     # ---------------------------------------------------------------- written for a notebook, a shell, a page
     "the language in the first line": ("python\nprint('a')\nb\n", "error", "a\n", ("line 3", "NameError")),
     "a session of a Python shell": (">>> x = 2\n>>> x\n2\n>>> for i in range(2):\n...     print(i)\n...\n0\n1\n>>> y\n", "error", "0\n1\n", ("line 9", "name 'y'")),

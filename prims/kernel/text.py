@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
 
 from prims.model import Text
 
@@ -24,6 +25,7 @@ CODE_FILE = r'(?:[^"\n]*/main\.py|Cell In\[\d{1,9}\])'
 
 # A line without an end is passed on in pieces of this many characters, so that it cannot fill the memory.
 LONGEST_LINE = 64 * 1024
+_MOST_HELD = 4 * LONGEST_LINE  # and all lines that may still be drawn over
 _LONGEST_ESCAPE = 4096
 
 
@@ -88,15 +90,71 @@ def _redrawn(line: str) -> str:
     return text.rstrip(" ") if text.endswith("  ") else text
 
 
+# Bars that stand one below the other are redrawn by going up and down: so many lines can be reached, and so often
+# in one piece of text is it looked at.
+_MOVES = re.compile(r"\x1b\[(\d{0,3})([ABEF])")
+_MOST_ROWS, _MOST_MOVES = 50, 2000
+
+
+def _goes_up(text: str) -> bool:
+    if "\x1b[" not in text:
+        return False
+    ways = [move[2] for _, move in zip(range(_MOST_MOVES + 1), _MOVES.finditer(text), strict=False)]
+    return len(ways) <= _MOST_MOVES and ("A" in ways or "F" in ways)
+
+
+def _drawn(rows: list[str], at: int, text: str) -> tuple[list[str], int]:
+    """Draw text over lines as a terminal does; in which of them the cursor is, and is then.
+
+    A terminal keeps the column; here each move begins the line anew, as programs that make moves do anyhow. Lines that
+    were drawn over are marked by a carriage return, so that they stay open.
+    """
+    for count, way, written in _moved_pieces(text):
+        rows[at] += "\r" if way else ""
+        steps = int(count or 1) if way else 0
+        at = max(0, at - steps) if way in "AF" else min(len(rows) - 1, at + steps)
+        lines = written.split("\n")
+        over = [f"{row}\r{line}" for row, line in zip(rows[at + 1 :], lines[1:], strict=False)]
+        rows[at] += lines[0]
+        rows[at + 1 :] = [*over, *lines[1 + len(over) :], *rows[at + 1 + len(over) :]]
+        at += len(lines) - 1
+    return [_collapsed(row, number == at) for number, row in enumerate(rows)], at
+
+
+def _collapsed(line: str, current: bool) -> str:
+    """A line that was drawn over, in short, so that a bar that redraws for hours stays small; still marked as one.
+
+    In the current one what follows goes on where it is, in others at the begin.
+    """
+    before, cr, last = line.rpartition("\r")
+    return cr + _lines(before) + cr + last if current else cr + _lines(line)
+
+
+def _moved_pieces(text: str) -> Iterator[tuple[str, str, str]]:
+    """Moves, each with its count, its letter and the text after it; first the text before any."""
+    first, *moves = _MOVES.split(text)
+    yield "", "", first
+    yield from zip(moves[::3], moves[1::3], moves[2::3], strict=True)
+
+
+def _settled(rows: list[str]) -> list[str]:
+    """What is left of lines that were drawn over; one that was wiped is none."""
+    return [text for row in rows if (text := _lines(row)).strip() or "\r" not in row]
+
+
 class Cleaner:
     """Bytes in, clean text out, a whole line at a time: what a later piece may change is held back.
 
-    That is cut characters, cut escapes, and the last line, which a carriage return may still redraw.
+    That is cut characters, cut escapes, the last line, which a carriage return may still redraw, and lines before it
+    that were redrawn, as there may be a way back up to them.
     """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
+        self._below = 0  # so many lines are below that of the cursor
+        self._live = False  # whether lines were reached from below
+        self._cut = ""  # the begin of an escape
         self._plain = True  # nothing in what is held back may be changed by what follows
 
     def feed(self, data: bytes) -> str:
@@ -109,36 +167,47 @@ class Cleaner:
                 cut = len(text)
             self._rest = text[cut:]
             return text[:cut]
-        text = self._feed(data)
-        self._plain = not _suspect(self._rest) and not self._decode.getstate()[0]
+        text = self._feed(self._cut + self._decode.decode(data))
+        self._plain = not (_suspect(self._rest) or self._below or self._cut or self._decode.getstate()[0])
         return text
 
-    def _feed(self, data: bytes) -> str:
-        head, newline, line = (self._rest + self._decode.decode(data)).rpartition("\n")
+    def _feed(self, text: str) -> str:
+        cut = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_ESCAPE)) if "\x1b" in text else None
+        text, self._cut = (text[: cut.start()], text[cut.start() :]) if cut else (text, "")
+        if self._below or _goes_up(text):
+            return self._moved(text)
+        head, newline, line = (self._rest + text).rpartition("\n")
         self._rest = ""
         if len(line) > LONGEST_LINE:
-            return _lines(head + newline) + self._long(line)
-        cut = _UNFINISHED.search(line, max(0, len(line) - _LONGEST_ESCAPE)) if "\x1b" in line else None
-        line, unfinished = (line[: cut.start()], line[cut.start() :]) if cut else (line, "")
-        before, cr, last = line.rpartition("\r")
-        if cr:
-            # Collapsed at once, so that a bar that redraws for hours stays small.
-            line = _lines(before) + cr + last
-        self._rest = line + unfinished
-        return _lines(head + newline)
+            return _lines(head + newline + line)
+        line = _collapsed(line, True) if "\r" in line else line
+        sure = head.split("\n") if "\r" in head else []
+        held: list[str] = []
+        room = _MOST_HELD
+        while sure and len(held) < _MOST_ROWS and len(sure[-1]) < room and "\r" in sure[-1].removesuffix("\r"):
+            held.insert(0, _collapsed(sure.pop(), False))
+            room -= len(held[0])
+        self._rest = "\n".join([*held, line])
+        return _lines("\n".join([*sure, ""]) if held else head + newline)
+
+    def _moved(self, text: str) -> str:
+        """Text in which the cursor goes up, or is: the last lines are held back."""
+        rows = self._rest.split("\n")
+        rows, at = _drawn(rows, len(rows) - 1 - self._below, text)
+        self._live = True
+        sure = rows[: min(at, max(0, len(rows) - _MOST_ROWS))]
+        if sum(map(len, rows[len(sure) :])) > _MOST_HELD:
+            sure, rows, at = rows, [*rows, ""], len(rows)
+        self._rest, self._below = "\n".join(rows[len(sure) :]), len(rows) - 1 - at
+        return "".join(f"{row}\n" for row in _settled(sure))
 
     def flush(self) -> str:
         """What was held back: the unfinished line as it stands."""
-        line, self._rest = self._rest + self._decode.decode(b"", True), ""
-        self._plain = True
-        return _lines(line)
-
-    def _long(self, line: str) -> str:
-        """A line without an end, passed on but for the part that may be cut."""
-        cut = _UNFINISHED.search(line, len(line) - _LONGEST_ESCAPE) if "\x1b" in line else None
-        at = cut.start() if cut else len(line)
-        self._rest = line[at:]
-        return _lines(line[:at])
+        text = self._rest + self._cut + self._decode.decode(b"", True)
+        rows = _settled(text.split("\n")[:-1]) if self._live else []
+        text = "\n".join([*rows, _lines(text.rpartition("\n")[2])]) if self._live else _lines(text)
+        self._rest, self._below, self._cut, self._live, self._plain = "", 0, "", False, True
+        return text
 
 
 def _lines(text: str) -> str:

@@ -147,7 +147,8 @@ def _wait_for_threads() -> None:
         for work in list(pool._threads_queues.values()):
             work.put(None)
     until = time.monotonic() + THREAD_SECONDS
-    left = [t for t in threading.enumerate() if not t.daemon and t not in _own_threads]
+    me = threading.get_ident()  # libraries may have put a thread of their own in the place of the main one
+    left = [t for t in threading.enumerate() if not t.daemon and t not in _own_threads and t.ident != me]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
     alive = [t.name for t in left if t.is_alive()]

@@ -157,6 +157,20 @@ def _note_full_place(value: BaseException) -> None:
         chain = chain.__cause__ or chain.__context__
 
 
+def _walk_stack(f: types.FrameType | None) -> Iterator[tuple[types.FrameType, int]]:
+    """As Python does, up to the outermost frame of the code: for `traceback.print_stack`, logging and the like."""
+    for at, line in _traceback_walk_stack(f):
+        if f is None and at.f_code.co_filename == traceback.__file__:
+            continue
+        yield at, line
+        if at.f_code.co_name == "<module>" and at.f_code.co_filename == _code_name():
+            return
+
+
+_traceback_walk_stack = traceback.walk_stack
+traceback.walk_stack = _walk_stack
+
+
 def _text(value: BaseException) -> str:
     try:
         return str(value)
@@ -219,13 +233,15 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
     displayhook_class = Type(QuietDisplayHook)
     display_pub_class = Type(_DisplayPublisher)
     source = ""
+    _told = False
 
     def init_display_formatter(self) -> None:
         self.display_formatter = TellingFormatter(parent=self)
         self.configurables.append(self.display_formatter)
 
     def init_environment(self) -> None:
-        os.environ.update(TERM="dumb", NO_COLOR="1", PAGER="cat", GIT_PAGER="cat")
+        # Loguru would tell of each exception with all frames of the kernel below it.
+        os.environ.update(TERM="dumb", NO_COLOR="1", PAGER="cat", GIT_PAGER="cat", LOGURU_BACKTRACE="0")
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
@@ -264,20 +280,24 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
 
     async def run_cell_async(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
         global _cells
-        self.source = raw_cell
+        self.source, self._told = raw_cell, False
         _cells = self.execution_count
         return self._without_clean_exit(await super().run_cell_async(raw_cell, *args, **kwargs))
 
     def _without_clean_exit(self, result: Any) -> Any:
         """A script that ends itself with status 0 has succeeded."""
         error = result.error_in_exec
+        untold = error or result.error_before_exec
         if isinstance(error, SystemExit) and error.code in (None, 0, False):
             result.error_in_exec = None
         elif isinstance(error, bdb.BdbQuit):
             text = "a debugger has nobody to ask here"
-            self._showtraceback(bdb.BdbQuit, bdb.BdbQuit(text), [f"BdbQuit: {text}"])
-        elif error is not None:
-            result.error_in_exec = _shown(error)
+            self._tell(bdb.BdbQuit, bdb.BdbQuit(text), [f"BdbQuit: {text}"])
+        elif untold is not None:
+            if not self._told:  # the code shows errors in a way of its own
+                self._tell(type(untold), untold, format_error(type(untold), untold, untold.__traceback__))
+            if error is not None:
+                result.error_in_exec = _shown(error)
         return result
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -295,7 +315,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         if isinstance(value, SystemExit):
             self._show_exit(value)
         elif isinstance(value, UsageError):
-            self._showtraceback(kind, value, [f"UsageError: {_text(value)}"])
+            self._tell(kind, value, [f"UsageError: {_text(value)}"])
         else:
             self._showtraceback(kind, value, format_error(kind, value, tb))
 
@@ -306,7 +326,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         self.showtraceback()
 
     def show_usage_error(self, exc: BaseException) -> None:
-        self._showtraceback(type(exc), exc, [f"UsageError: {_text(exc)}"])
+        self._tell(type(exc), exc, [f"UsageError: {_text(exc)}"])
 
     def _show_exit(self, value: SystemExit) -> None:
         code = value.code
@@ -315,13 +335,17 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         if os.getpid() != _pid:
             _leave_child(code)
         text = f"exit status {int(code)}" if isinstance(code, int) else f"{code}"
-        self._showtraceback(SystemExit, SystemExit(text), [f"SystemExit: {text}"])
+        self._tell(SystemExit, SystemExit(text), [f"SystemExit: {text}"])
 
     def _showtraceback(self, kind: Any, value: Any, lines: list[str]) -> None:
+        self._tell(kind, value, lines)
+
+    def _tell(self, kind: Any, value: Any, lines: list[str]) -> None:
         if os.getpid() != _pid:
             print(*lines, sep="\n", file=sys.stderr)
             return
         streams.mend()
+        self._told = True
         super()._showtraceback(kind, _shown(value), lines)
 
 
