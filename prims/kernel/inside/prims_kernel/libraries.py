@@ -26,7 +26,6 @@ def install() -> None:
             "altair": _altair,
             "bokeh.io": _bokeh,
             "tqdm.notebook": _tqdm,
-            "rich.live": _rich,
             "PIL.Image": _pillow,
             "cv2": _opencv,
             "rich.live": _rich,
@@ -144,18 +143,6 @@ def _tqdm(notebook: Any) -> None:
     notebook.tqdm = notebook.tqdm_notebook = std.tqdm
     notebook.trange = notebook.tnrange = std.trange
     notebook.IProgress = True  # else `tqdm.auto` warns that there are no widgets
-
-
-def _rich(live: Any) -> None:
-    """What is redrawn comes once, in its last state, as text: a widget would need a page."""
-    start = live.Live.start
-
-    def start_as_text(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Start the live display."""
-        self.console.is_jupyter = False
-        start(self, *args, **kwargs)
-
-    live.Live.start = start_as_text
 
 
 def _pillow(image: Any) -> None:
