@@ -16,7 +16,7 @@ from prims.errors import ConfigError
 from prims.model import Limits, Network, PictureBudget
 
 ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
-FORK_CHOICES = ("auto", "off")
+SWITCH = ("auto", "off")
 NETWORKS = ("none", "allow-list", "full")  # each allows what those before it do
 TRANSPORTS = ("stdio", "http")
 
@@ -59,6 +59,7 @@ class Settings:
     install_seconds: float = _setting(180.0, "time to resolve and install a call's packages", unit="seconds", least=1)
     output_bytes: int | None = _setting(512 << 20, "text and displays one run may publish", unit="bytes", least=1024)
     memory_bytes: int | None = _setting(2 << 30, "memory of one run, all its processes", unit="bytes", least=256 << 20)
+    cgroups: str = _setting("auto", "bound a run's memory by a cgroup, where there can be one: " + ", ".join(SWITCH))
     cpu_seconds: float | None = _setting(None, "processor time of one run, all its processes", unit="seconds", least=1)
     processes: int | None = _setting(256, "processes and threads of one run", least=32)
     open_files: int | None = _setting(1024, "open files of one process", least=64)
@@ -72,7 +73,7 @@ class Settings:
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
-    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(FORK_CHOICES))
+    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(SWITCH))
     workspace_bytes: int | None = _setting(4 << 30, "bytes in a session's workspace", unit="bytes", least=1 << 20)
     workspace_files: int | None = _setting(50_000, "files and folders in a session's workspace", least=100)
     notebook_bytes: int | None = _setting(
@@ -167,8 +168,9 @@ def load(
     if settings.isolation not in ISOLATION_CHOICES:
         raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
     _check_network(settings)
-    if settings.fork_kernels not in FORK_CHOICES:
-        raise ConfigError(f"fork_kernels must be one of {', '.join(FORK_CHOICES)}, not {settings.fork_kernels!r}")
+    for name in ("fork_kernels", "cgroups"):
+        if getattr(settings, name) not in SWITCH:
+            raise ConfigError(f"{name} must be one of {', '.join(SWITCH)}, not {getattr(settings, name)!r}")
     if settings.port > 65535:
         raise ConfigError(f"port must be at most 65535, not {settings.port}")
     if settings.transport not in TRANSPORTS:

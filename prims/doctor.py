@@ -15,7 +15,8 @@ import anyio
 from prims.config import Settings, tool_environment
 from prims.engine.local import LocalEngine
 from prims.errors import IsolationUnavailable, PrimsError
-from prims.isolation import probe
+from prims.isolation import cgroups, probe
+from prims.isolation.cgroups import NoCgroups
 from prims.isolation.network import unavailable
 from prims.isolation.probe import Check
 from prims.isolation.self_protection import protect_server
@@ -53,7 +54,7 @@ def doctor(settings: Settings, *, as_json: bool = False) -> int:
 
 
 async def _examine(settings: Settings) -> Report:
-    report: Report = {"this machine": [_python(), _uv(), _cgroups()]}
+    report: Report = {"this machine": [_python(), _uv(), _cgroups(settings)]}
     try:
         with state_folder(settings.state_dir) as state:
             report["this machine"].append(Check("sessions", True, f"below {settings.state_dir}"))
@@ -88,19 +89,17 @@ def _uv() -> Check:
     return Check("uv", True, f"{done.stdout.strip()} at {path}")
 
 
-def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> Check:
-    """Which cgroups there are for a bound around the server; a single run's memory is watched, not bounded by one."""
-    if (root / "cgroup.controllers").exists():
-        found = "version 2: a memory limit of the server's service or container counts all that runs use"
-        return Check("cgroups", True, found, needed=False)
-    found = "version 1" if (root / "memory").is_dir() else "none"
+def _cgroups(settings: Settings) -> Check:
+    """Whether runs get cgroups. This process may move to another one, as a server would."""
+    watched = "the server itself looks at the memory of runs, several times a second"
+    if settings.cgroups == "off":
+        return Check("cgroups", None, f"turned off; {watched}", "Leave out `--cgroups off`", needed=False)
+    try:
+        found = cgroups.find()
+    except NoCgroups as reason:
+        return Check("cgroups", None, f"{reason}; {watched}", reason.advice, needed=False)
     return Check(
-        "cgroups",
-        None,
-        f"{found}; the server itself looks at the memory of runs, several times a second",
-        "For a bound around all runs that the kernel enforces, start the server in a container with a memory limit, or "
-        "with cgroups of version 2 (boot option `systemd.unified_cgroup_hierarchy=1`) as a service with `MemoryMax=`",
-        needed=False,
+        "cgroups", True, f"version 2: Linux bounds each run in one of its own, below {found.base}", needed=False
     )
 
 

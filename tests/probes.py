@@ -198,6 +198,9 @@ attempt(change)""",
         cgroup_escape="""
 top = "/sys/fs/cgroup/memory" if os.path.isdir("/sys/fs/cgroup/memory") else "/sys/fs/cgroup"
 attempt(lambda: os.write(os.open(top + "/cgroup.procs", os.O_WRONLY), b"0"))""",
+        cgroup_bound_of_its_own="""
+own = next((line.split("::")[1].strip() for line in open("/proc/self/cgroup") if line.startswith("0::")), "/")
+attempt(lambda: os.write(os.open("/sys/fs/cgroup" + own + "/memory.max", os.O_WRONLY), b"max"))""",
         inherited_fds="""
 system = ("/dev/null", "/dev/urandom", "/usr/", "/proc/", "/run/prims/")
 inside = (*system, W.tmp, os.path.dirname(W.home), W.venv, W.workspace)

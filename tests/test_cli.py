@@ -313,24 +313,6 @@ def test_where_neither_walls_can_be_had_doctor_and_run_say_what_stands_in_the_wa
         assert "security/lsm" in said
 
 
-@pytest.mark.parametrize(
-    ("made", "held", "word"),
-    [(("cgroup.controllers",), True, "version 2"), (("memory/tasks",), None, "version 1"), ((), None, "none")],
-)
-def test_doctor_tells_which_cgroups_there_are(
-    tmp_path: Path, made: tuple[str, ...], held: bool | None, word: str
-) -> None:
-    from prims.doctor import _cgroups
-
-    for name in made:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    check = _cgroups(tmp_path)
-    assert (check.ok, check.needed) == (held, False)
-    assert check.detail.startswith(word)
-    assert held or "version 2" in check.advice
-
-
 def test_without_bubblewrap_a_run_is_refused_and_says_what_to_install(state: Path) -> None:
     done = prims(state, "run", "-", "--isolation", "bubblewrap", code="print('ran')", PATH=str(state))
     assert (done.returncode, done.stdout) == (3, "")

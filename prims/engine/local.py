@@ -20,7 +20,8 @@ from prims.engine.leftovers import Leftovers
 from prims.engine.parents import Parents
 from prims.engine.spares import Spares
 from prims.errors import InstallError, IsolationUnavailable, KernelStartError
-from prims.isolation import probe
+from prims.isolation import cgroups, probe
+from prims.isolation.cgroups import Cgroup, Cgroups, NoCgroups
 from prims.isolation.network import unavailable
 from prims.isolation.uids import give_uid_back, take_uid
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
@@ -111,6 +112,7 @@ class LocalEngine:
         self._environments = Environments(settings, tools, builder=builder)
         self._fonts = Fonts(settings.cache_dir)
         self._walls: Walls | None = None
+        self._cgroups: Cgroups | None = None
         self._choosing = anyio.Lock()
         self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
         self._helpers_missing = False
@@ -144,8 +146,18 @@ class LocalEngine:
                 walls = await probe.choose(self._settings.isolation, self._state)
                 if reason := unavailable(self._settings.network, walls.name):
                     raise IsolationUnavailable(reason)
+                self._cgroups = await self._find_cgroups()
                 self._walls = walls
             return self._walls
+
+    async def _find_cgroups(self) -> Cgroups | None:
+        if self._settings.cgroups == "off":
+            return None
+        try:
+            return await anyio.to_thread.run_sync(cgroups.find)
+        except NoCgroups as reason:
+            _log.info("runs are watched, and have no cgroups: %s", reason)
+            return None
 
     async def open_session(self, folder: Path) -> int | None:
         """Make a session's folder as the walls show it to code, and begin to make its first kernel.
@@ -323,8 +335,8 @@ class LocalEngine:
     async def _sandbox_in(
         self, walls: Walls | ForkServer, below: Path, key: _Key, environment: Environment, limits: Limits
     ) -> AsyncIterator[_Sandbox]:
-        async with self._folder(below, key.uid) as folder:
-            box = make_box(folder, key.folder, environment.layers, limits, key.uid)
+        async with self._folder(below, key.uid) as folder, self._cgroup(limits) as cgroup:
+            box = replace(make_box(folder, key.folder, environment.layers, limits, key.uid), cgroup=cgroup)
             await anyio.to_thread.run_sync(self._make_venv, box, walls.places(box).layers, environment)
             async with start_kernel(walls, box, folder) as kernel:
                 yield _Sandbox(kernel, box, environment)
@@ -345,6 +357,22 @@ class LocalEngine:
             )
             async with start_parent(walls, box, kernel_environment(walls.places(box))) as parent:
                 yield parent
+
+    @asynccontextmanager
+    async def _cgroup(self, limits: Limits) -> AsyncIterator[Cgroup | None]:
+        """A new cgroup for a sandbox, where there are any; removed with all processes that are in it then."""
+        cgroup: Cgroup | None = None
+        if self._cgroups is not None:
+            try:
+                cgroup = self._cgroups.make(limits)
+            except OSError as problem:
+                _log.warning("a run gets no cgroup, and is watched: %s", problem)
+        try:
+            yield cgroup
+        finally:
+            if cgroup is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(cgroup.remove)
 
     @asynccontextmanager
     async def _folder(self, below: Path, uid: int | None) -> AsyncIterator[Path]:
@@ -436,6 +464,8 @@ def _judge(
             "out_of_memory": "MemoryError", "cpu": "ProcessorTimeExceeded", "output": "OutputLimitExceeded",
             "disk": "WorkspaceFull", "files": "WorkspaceFull",
         }  # fmt: skip
+        if limits.memory_bytes and ending.file_bytes > limits.memory_bytes // 8:
+            causes["out_of_memory"] += f", {binary(ending.file_bytes)} of it files in memory, such as those in /tmp"
         cause = detail or causes[ending.stopped]
         return _STATUS[ending.stopped], CodeError(names[ending.stopped], cause, traceback, line), cause
     if ending.reply is None:

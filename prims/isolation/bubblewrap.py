@@ -177,7 +177,7 @@ class Bubblewrap:
                 raise ValueError("a variable of the sandbox's environment contains a NUL character")
             arguments = hold(b"".join(os.fsencode(word) + b"\0" for word in words))
             return subprocess.Popen(
-                [self.executable, "--args", arguments, "--", *argv],
+                box.entered([self.executable, "--args", arguments, "--", *argv]),
                 env={},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
+from prims.isolation.cgroups import Cgroup
 from prims.isolation.wrapper import tree as tree
 from prims.model import Limits
 
@@ -102,11 +103,14 @@ def _pss(pid: int) -> int:
 class Watch:
     """Watches what one run uses, all its processes together; `peak` is the most memory that was seen, in bytes.
 
-    Memory in tmpfs files is not seen here: the size of each tmpfs bounds that.
+    With a cgroup, whose bounds hold anyhow, the kernel is asked for both. Else memory in tmpfs files is not seen: the
+    size of each tmpfs bounds that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cgroup: Cgroup | None = None) -> None:
         self.peak = 0
+        self.files = 0  # what files in memory had of it when a cgroup last said so
+        self._cgroup = cgroup
         self._cpu_before: float | None = None  # what starting it has cost
 
     async def run(
@@ -118,6 +122,9 @@ class Watch:
         Above a limit calls `on_exceeded` once and returns. Looks are more frequent where the limit is near or the run
         grows fast; slow ones are made in a thread.
         """
+        if self._cgroup is not None:
+            await self._ask(self._cgroup, limits.cpu_seconds, on_exceeded)
+            return
         most, most_cpu = limits.memory_bytes, limits.cpu_seconds
         if self._cpu_before is None:
             self._cpu_before = 0.0 if most_cpu is None else cpu_seconds(tree(pid))
@@ -141,6 +148,25 @@ class Watch:
                 return
             near = most is not None and (used > most // 2 or growth > most // 8)
             await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
+
+    async def _ask(
+        self, cgroup: Cgroup, most_cpu: float | None, on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None]
+    ) -> None:
+        """The same where a cgroup bounds the run. It is stopped here while Linux only holds it up, for the place it is
+        at; if it is too fast for that, Linux ends it."""
+        if self._cpu_before is None:
+            self._cpu_before = cgroup.cpu_seconds()
+        near = False
+        while True:
+            await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
+            used = cgroup.used()
+            self.peak, self.files, near = max(self.peak, used.bytes), used.files, used.near
+            if used.short:
+                on_exceeded("out_of_memory")
+                return
+            if most_cpu is not None and cgroup.cpu_seconds() - self._cpu_before > most_cpu:
+                on_exceeded("cpu")
+                return
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

@@ -252,7 +252,7 @@ def _room(walls: Walls, scratch: Path) -> Iterator[Box]:
             if uid is not None:
                 for name in ("workspace", "run"):
                     os.chown(folders[name], uid, uid)
-            yield Box(**folders, layers=(), store=None, limits=Limits(), uid=uid)
+            yield Box(**folders, layers=(), store=None, cgroup=None, limits=Limits(), uid=uid)
     finally:
         shutil.rmtree(top)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from prims.isolation import wrapper
+from prims.isolation.cgroups import Cgroup
 from prims.isolation.limits import rlimits, threads_of
 from prims.model import Limits
 
@@ -43,6 +44,11 @@ class Box:
     limits: Limits
     uid: int | None = None
     store: Path | None = None  # the folder of all layers, shown whole so that more can be used later
+    cgroup: Cgroup | None = None
+
+    def entered(self, argv: Sequence[str]) -> list[str]:
+        """The command line that is `argv` in the box's cgroup, if it has one."""
+        return list(argv) if self.cgroup is None else self.cgroup.entering(argv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,7 @@ class Supervised:
             make_private(folder, box.uid)
         steps = {"env": sorted(env), "supervise": os.getpid(), **after_the_server(), **config}
         return subprocess.Popen(
-            wrapped(WRAPPER, steps, argv),
+            box.entered(wrapped(WRAPPER, steps, argv)),
             env=dict(env),
             cwd=box.workspace,
             stdin=subprocess.DEVNULL,

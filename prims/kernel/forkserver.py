@@ -161,16 +161,20 @@ class ForkServer:
         request = json.dumps(self._walls.fork_request(box, self.runs, argv, env)).encode()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         said, handles = b"", list[int]()
+        door: list[int] = []
         try:
             ours.setblocking(False)
             with theirs:
-                socket.send_fds(self._channel, [request], [stdout, stderr, theirs.fileno()])
+                door += [box.cgroup.door()] if box.cgroup is not None else []
+                socket.send_fds(self._channel, [request], [stdout, stderr, theirs.fileno(), *door])
             with anyio.move_on_after(_FORK_SECONDS):
                 await anyio.wait_readable(ours)
                 said, handles, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1)
         except OSError as problem:
             said = str(problem).encode()
         finally:
+            for descriptor in door:
+                os.close(descriptor)
             if not handles:
                 ours.close()  # what comes up later finds nobody to tell, and ends
         if not handles:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import logging
 import os
 import re
 import signal
@@ -27,6 +28,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from prims.beneath import open_file
 from prims.errors import KernelStartError
+from prims.isolation.cgroups import Cgroup
 from prims.isolation.limits import Watch, describe_exit, oom_kills, tree
 from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
@@ -37,6 +39,8 @@ from prims.kernel.text import CODE_FILE, plain
 from prims.model import Cell, binary
 from prims.stopping import Stop, StopReason
 from prims.trees import MOST_COUNTED, usage
+
+_log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 # How long code has to react to an interrupt before everything is killed.
@@ -59,9 +63,9 @@ class Ending:
     """How a run ended: by itself (`reply`), by the end of its process, or because it was stopped.
 
     `reply` is "ok" or "error", from the kernel; `exit` says in words how the process ended; `where` holds what could
-    be learnt of the place it was at, innermost frame last. `blocked` are places in the network that were not reached,
-    as the proxy or the code says. `oom_kills` counts what the kernel killed meanwhile on this machine;
-    `network_full` says that no more bytes could be sent or received.
+    be learnt of the place it was at, innermost frame last. Of the peak of memory, `file_bytes` were files. `blocked`
+    are places in the network that were not reached, as the proxy or the code says. `oom_kills` counts what the kernel
+    killed meanwhile for want of the machine's memory; `network_full` says that no more bytes could be sent or received.
     """
 
     reply: str | None = None
@@ -69,6 +73,7 @@ class Ending:
     exit: str | None = None
     where: str = ""
     peak_bytes: int = 0
+    file_bytes: int = 0
     blocked: tuple[str, ...] = ()
     oom_kills: int = 0
     network_full: bool = False
@@ -106,6 +111,7 @@ class Kernel:
         self._proxy = proxy
         self._client = manager.client(context=_context())
         self._dead = anyio.Event()
+        self._cgroup: Cgroup | None = None
         self._watch = Watch()
 
     @property
@@ -139,6 +145,7 @@ class Kernel:
                 await self._until(self._client.iopub_channel, lambda m: True)
                 await self._until(self._client.shell_channel, lambda m: m["parent_header"].get("msg_id") == request)
                 group.cancel_scope.cancel()
+                self._look_for_cgroup()
                 return
         stderr = "".join(self._leftover(stream) for stream in ("stderr", "stdout"))
         if self._dead.is_set():
@@ -150,6 +157,15 @@ class Kernel:
             f"The kernel did not answer within {START_SECONDS:g} s. Is the machine overloaded? {_last_lines(stderr)}",
             stderr=stderr,
         )
+
+    def _look_for_cgroup(self) -> None:
+        """A run that is not in the cgroup that was made for it is watched like any other."""
+        cgroup = self._launch.box.cgroup
+        if cgroup is not None and cgroup.holds(self._process.pid):
+            self._cgroup = cgroup
+            self._watch = Watch(cgroup)
+        elif cgroup is not None:
+            _log.warning("a run did not get into its cgroup, and is watched: %s", cgroup.path)
 
     async def _until_dead(self, scope: anyio.CancelScope) -> None:
         await self._wait_for_process()
@@ -260,16 +276,25 @@ class Kernel:
             readers.cancel_scope.cancel()
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
+        peak, killed = self._watch.peak, oom_kills() - oom_before
+        if self._cgroup is not None:
+            by = self._cgroup.killed()
+            if by == "limit" and reply is None:
+                stop.set("out_of_memory")
+            if stop.reason == "out_of_memory":
+                peak = max(peak, self._cgroup.peak())
+            killed = 1 if by == "machine" else 0
         blocked, network_full = self._blocked()
         return Ending(
             reply=reply,
             stopped=stop.reason,
             exit=exit_text,
             where=where,
-            peak_bytes=self._watch.peak,
+            peak_bytes=peak,
+            file_bytes=self._watch.files,
             blocked=blocked,
             network_full=network_full,
-            oom_kills=oom_kills() - oom_before,
+            oom_kills=killed,
         )
 
     def _blocked(self) -> tuple[tuple[str, ...], bool]:

@@ -4,7 +4,8 @@ It lives inside the session's walls as trusted code, because it keeps the right 
 runs nothing of the user's, not even the `.pth` files of packages, and reads nothing that the user's code could have
 written. Its one channel is a socket whose other end only the server holds; no kernel inherits it.
 
-A request is one message: JSON, with three descriptors: stdout, stderr, and a socket for the answers about this one run.
+A request is one message: JSON, with three descriptors: stdout, stderr, and a socket for the answers about this one run;
+and a fourth where the run has a cgroup, by which its first process enters that.
 What is done to a kernel is data that the walls have written (see `prims.isolation.bubblewrap`); the steps that give up
 rights are those of the wrapper, taken by the first process of the run's namespace before it forks the kernel.
 """
@@ -65,10 +66,10 @@ def main(told: dict[str, Any]) -> Callable[[], None]:
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if told["namespaces"] else None
     control.send(b"ready")
     while True:
-        message, descriptors, flags, _ = socket.recv_fds(control, _LARGEST_REQUEST, 3)
+        message, descriptors, flags, _ = socket.recv_fds(control, _LARGEST_REQUEST, 4)
         if not message:
             sys.exit(0)
-        if len(descriptors) == 3 and not flags & socket.MSG_TRUNC:
+        if len(descriptors) in (3, 4) and not flags & socket.MSG_TRUNC:
             request = json.loads(message)
             if _fork(namespace, request, wrapper, *descriptors):
                 return partial(_kernel, request, run)
@@ -156,7 +157,15 @@ def _modules_of_a_kernel() -> list[str]:
 # --------------------------------------------------------------------------------------------- forking
 
 
-def _fork(namespace: int | None, request: dict[str, Any], wrapper: Any, stdout: int, stderr: int, answers: int) -> bool:
+def _fork(
+    namespace: int | None,
+    request: dict[str, Any],
+    wrapper: Any,
+    stdout: int,
+    stderr: int,
+    answers: int,
+    cgroup: int | None = None,
+) -> bool:
     """Fork the first process of a run, in a new PID namespace where `namespace` is the own. True in the kernel's."""
     pid = -1
     try:
@@ -171,6 +180,9 @@ def _fork(namespace: int | None, request: dict[str, Any], wrapper: Any, stdout: 
         _answer(answers, f"error {problem}")
         return False
     if pid == 0:
+        if cgroup is not None:
+            with suppress(OSError):  # the server looks whether this is in it
+                os.write(cgroup, b"0")
         # None of the three is 1 or 2, and 3 comes last.
         for number, descriptor in ((1, stdout), (2, stderr), (_ANSWERS, answers)):
             os.dup2(descriptor, number)
@@ -204,7 +216,9 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
             break
     wrapper.confine(request["confine"])
     status = _check()
-    if os.getpid() != 1 or int(status["CapBnd"][0], 16) or set(status["Groups"]) - {"65534"}:
+    # A login lists the user's own group among the others too; those that are mapped to nobody give nothing.
+    others = set(status["Groups"]) - {"65534", status["Gid"][0]}
+    if os.getpid() != 1 or int(status["CapBnd"][0], 16) or others:
         raise PermissionError("a forked kernel kept capabilities or groups, or has no pids of its own")
     wrapper.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     wrapper.prctl(_PR_SET_DUMPABLE, 0)  # what this process holds is not for the code to see
