@@ -244,6 +244,66 @@ print(subprocess.run("find / -xdev -name left; find /tmp /dev/shm /home /run -na
     assert (await run(served.client, look)).strip() == ""
 
 
+WRITERS = """
+import multiprocessing, os, subprocess, sys, threading
+def write(name):
+    with open(name, "ab", buffering=0) as file:
+        while True: file.write(b"x")
+START
+while not os.path.exists("growing") or not os.path.getsize("growing"): pass
+print("begun", FORKED)
+"""
+SHELL = "while :; do printf x >> growing; done"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=write, args=('growing',), daemon=True).start()",
+        "multiprocessing.get_context('fork').Process(target=write, args=('growing',), daemon=True).start()",
+        f"subprocess.Popen(['sh', '-c', {SHELL!r}], start_new_session=True)",
+        f"subprocess.run(['sh', '-c', {f'({SHELL}) & exit'!r}])",
+        "pid = os.fork()\nif not pid and not os.fork(): write('growing')\nif not pid: os._exit(0)\nos.waitpid(pid, 0)",
+    ],
+    ids=["thread", "child", "daemon", "orphan", "grandchild"],
+)
+async def test_nothing_is_written_any_more_when_a_run_has_returned(served: Served, start: str) -> None:
+    """The reply does not wait for the end of the kernel's process: but for the end of all that it may do."""
+    growing = served.files / "growing"
+    for _ in range(3):
+        growing.unlink(missing_ok=True)
+        assert await run(served.client, WRITERS.replace("START", start).replace("FORKED", IS_FORKED)) == "begun True\n"
+        size = growing.stat().st_size
+        await run(served.client, "print(1)")
+        assert growing.stat().st_size == size > 0
+
+
+async def test_the_locks_of_a_run_are_free_in_the_next(served: Served) -> None:
+    code = f"""
+import fcntl, sqlite3
+lock = open("lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+base = sqlite3.connect("base", timeout=0)
+base.execute("begin exclusive")
+print("free", {IS_FORKED})"""
+    for _ in range(5):
+        assert await run(served.client, code) == "free True\n"
+
+
+async def test_all_that_was_written_up_to_the_end_is_read(served: Served) -> None:
+    code = f"""
+import atexit, ctypes, os, sys
+atexit.register(lambda: os.write(2, b"e" * 60_000 + b"end of errors"))
+print({IS_FORKED}, "o" * 60_000)
+ctypes.CDLL(None).puts(b"c" * 3000 + b"end of C")"""
+    for _ in range(3):
+        result = await kit.run_code(served.client, code)
+        assert result.structured_content is not None
+        said = result.structured_content
+        assert said["stdout"].startswith("True oo") and said["stdout"].endswith("ccend of C\n"), said["stdout"][-50:]
+        assert said["stderr"].endswith("eeend of errors"), said["stderr"][-50:]
+
+
 async def test_the_parent_and_the_first_process_cannot_be_reached(served: Served) -> None:
     (parent,) = parents_of(served.pid)
     code = """

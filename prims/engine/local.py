@@ -116,6 +116,7 @@ class LocalEngine:
         self._choosing = anyio.Lock()
         self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
         self._helpers_missing = False
+        self._ended: list[tuple[_Key, Kernel]] = []
         self._names = itertools.count(1)
 
     async def __aenter__(self) -> LocalEngine:
@@ -238,12 +239,14 @@ class LocalEngine:
                 # Made while this run goes on, if it does, so that the next one need not wait for it.
                 self._spares.prepare(key, _ALONE_SECONDS)
                 if kernel is not None:
+                    await self._earlier_ones_gone(key)
                     with clock.phase("run"):
                         ending = await kernel.execute(
                             spec.request.cells or (Cell(spec.request.code),), relay, stop,
                             seconds=spec.request.limits.run_seconds, shared=bool(spec.request.cells),
                         )  # fmt: skip
-                    if kernel.alive:  # killed but not gone yet: until then this is no end
+                    self._ended.append((key, kernel))
+                    if not kernel.still:  # killed, but it may still do something: until then this is no end
                         await stack.aclose()
             await relay.finish()
         finally:
@@ -268,6 +271,13 @@ class LocalEngine:
             blocked=ending.blocked if ending and walls.name != "none" else (),
             feedback=(*(environment.notes if environment else ()), *_network_met(ending, spec)),
         )
+
+    async def _earlier_ones_gone(self, key: _Key) -> None:
+        """Until Linux has taken down what ran in this session before, which may hold locks of its files until then."""
+        self._ended = [(owner, kernel) for owner, kernel in self._ended if kernel.alive]
+        for owner, kernel in self._ended:
+            if owner == key and kernel.alive:
+                await kernel.gone()
 
     async def _with_pictures(self, displays: tuple[Display, ...], spec: SandboxSpec) -> tuple[Display, ...]:
         """The displays with their pictures, drawn anew by the confined helper where they are not fit to be sent."""

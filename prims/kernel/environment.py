@@ -173,7 +173,7 @@ class Environments:
         if self._base is not None:
             base, store = self._base, await self._opened()
             pins = plan(base, base.pins).layers
-            layers = await to_thread.run_sync(lambda: [store.present(p) for p in pins])
+            layers = [store.present(pin) for pin in pins]  # two calls of stat: a thread's turn takes longer
             if all(layers):
                 return base, Environment(tuple(p for p in layers if p), base.pins)
         try:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -26,6 +27,7 @@ from prims.isolation.walls import Box, ForkingWalls, Places
 _READY_SECONDS = 30.0
 _FORK_SECONDS = 10.0
 _ANSWER_BYTES = 2000
+_STOP_SECONDS = 0.002  # a killed kernel is on its way out after a tenth of that
 _SUPERVISOR_SECONDS = 0.5  # how long one may take to clean up; it needs some 10 ms
 
 
@@ -33,15 +35,16 @@ class ForkedProcess:
     """The first process of a forked sandbox, as far as the server needs it to be a `Popen`.
 
     It is pid 1 of its namespace, or where there are none the supervisor of what is below it: it ends when the kernel
-    has ended, and all others in there before it. `pid` is the host's. Its descriptors are closed when its end has been
-    seen.
+    has ended, and all others in there before it. `pid` and `kernel_pid` are the host's. Its descriptors are closed when
+    its end has been seen.
     """
 
-    def __init__(self, handle: int, answers: socket.socket, *, supervises: bool) -> None:
+    def __init__(self, handle: int, kernel: int, answers: socket.socket, *, supervises: bool) -> None:
         self._handle = handle
+        self._kernel = kernel
         self._supervises = supervises
         self._answers = answers
-        self.pid = _pid_of(handle)
+        self.pid, self.kernel_pid = _pid_of(handle), _pid_of(kernel)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -62,6 +65,7 @@ class ForkedProcess:
             if poll.poll(None if seconds is None else seconds * 1000):
                 self.returncode = self._status()
                 os.close(self._handle)
+                os.close(self._kernel)
                 self._answers.close()
         return self.returncode
 
@@ -89,6 +93,30 @@ class ForkedProcess:
                         return
                     wrapper.kill_below(self.pid)
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def stop(self) -> bool:
+        """SIGKILL the kernel; gives whether nothing in here can run a line of code, or make a system call, any more.
+
+        That is so some milliseconds before the end, most of which go into giving back memory: when every thread of the
+        kernel has had its last return from Linux, and there is no other process. Looks for it for a moment, blocking.
+        False: that is not known, so `kill` and wait.
+        """
+        if self._supervises or self.poll() is not None:
+            return self.returncode is not None
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._kernel, signal.SIGKILL)
+        began = time.monotonic()
+        while not wrapper.exiting(self.kernel_pid):
+            took = time.monotonic() - began
+            if took > _STOP_SECONDS:
+                return False
+            if took > _STOP_SECONDS / 4:  # until then the processor is kept: it would be given to the dying kernel
+                time.sleep(_STOP_SECONDS / 20)
+        # In this order: the kernel starts nothing any more, and what it leaves goes to pid 1, all at once.
+        others = wrapper.children(self.kernel_pid) or wrapper.children(self.pid) != [self.kernel_pid]
+        ended = select.poll()
+        ended.register(self._kernel, select.POLLIN)
+        return not others and not ended.poll(0)  # if it has ended, its pid may have been another's
 
 
 Process = subprocess.Popen[bytes] | ForkedProcess
@@ -141,7 +169,7 @@ class ForkServer:
     def inner_pid(self, process: Process) -> int | None:
         """See `Walls.inner_pid`."""
         if isinstance(process, ForkedProcess):
-            return next(iter(wrapper.children(process.pid)), None) if process.poll() is None else None
+            return process.kernel_pid if process.poll() is None else None
         return self._walls.inner_pid(process)
 
     def kill(self, process: Process) -> None:
@@ -169,17 +197,19 @@ class ForkServer:
                 socket.send_fds(self._channel, [request], [stdout, stderr, theirs.fileno(), *door])
             with anyio.move_on_after(_FORK_SECONDS):
                 await anyio.wait_readable(ours)
-                said, handles, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1)
+                said, handles, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 2)
         except OSError as problem:
             said = str(problem).encode()
         finally:
             for descriptor in door:
                 os.close(descriptor)
-            if not handles:
+            if len(handles) != 2:
                 ours.close()  # what comes up later finds nobody to tell, and ends
-        if not handles:
+                for handle in handles:
+                    os.close(handle)
+        if len(handles) != 2:
             raise KernelStartError(f"No kernel could be forked: {said.decode(errors='replace') or 'no answer'}")
-        process = ForkedProcess(handles[0], ours, supervises=self._supervised)
+        process = ForkedProcess(handles[0], handles[1], ours, supervises=self._supervised)
         self._running = [*(other for other in self._running if other.poll() is None), process]
         return process
 

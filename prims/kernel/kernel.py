@@ -32,7 +32,7 @@ from prims.isolation.cgroups import Cgroup
 from prims.isolation.limits import Watch, describe_exit, oom_kills, tree
 from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
-from prims.kernel.forkserver import ForkServer, pidfd_of
+from prims.kernel.forkserver import ForkedProcess, ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
 from prims.kernel.text import CODE_FILE, plain
@@ -112,7 +112,10 @@ class Kernel:
         self._client = manager.client(context=_context())
         self._dead = anyio.Event()
         self._cgroup: Cgroup | None = None
+        self._still = False
+        self._waits: dict[int, anyio.CancelScope] = {}
         self._watch = Watch()
+        self._oom_kills: int | None = None
 
     @property
     def _provisioner(self) -> SandboxProvisioner:
@@ -202,6 +205,28 @@ class Kernel:
         process = self._provisioner.process
         return process is not None and process.poll() is None
 
+    @property
+    def still(self) -> bool:
+        """Whether nothing in the sandbox can do anything any more, though it may not be gone yet."""
+        return self._still
+
+    async def gone(self) -> None:
+        """Until nothing of a killed sandbox is left."""
+        await self._wait_for_process()
+
+    async def _stop(self) -> None:
+        """End everything in the sandbox: until nothing in it can do anything any more.
+
+        The end of its processes may come some milliseconds later: nobody needs to wait for that.
+        """
+        process = self._process
+        if not (isinstance(process, ForkedProcess) and process.stop()):
+            self.kill()
+            await self._wait_for_process()
+        self._still = True
+        for wait in self._waits.values():
+            wait.cancel()
+
     async def join(self, layers: Sequence[str]) -> None:
         """Make package layers importable, given by their places inside.
 
@@ -242,7 +267,6 @@ class Kernel:
         where = ""
         if shared:
             await self._ask("__import__('prims_kernel.once').once.share()")
-        oom_before = oom_kills()
         for stream in self._pipes:
             self._leftover(stream)  # what the start may have said does not belong to the run
         async with anyio.create_task_group() as readers:
@@ -269,14 +293,13 @@ class Kernel:
             await relay.begin(number)
             order.close()
             exit_text = describe_exit(self._process.returncode) if self._dead.is_set() else None
-            self.kill()
             with anyio.move_on_after(GRACE_SECONDS):
-                await self._wait_for_process()
+                await self._stop()
                 await order.until_read(set(self._pipes))
             readers.cancel_scope.cancel()
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
-        peak, killed = self._watch.peak, oom_kills() - oom_before
+        peak, killed = self._watch.peak, oom_kills() - (self._oom_kills or 0) if exit_text else 0
         if self._cgroup is not None:
             by = self._cgroup.killed()
             if by == "limit" and reply is None:
@@ -336,6 +359,8 @@ class Kernel:
             code, silent=number is None, store_history=history, allow_stdin=False, stop_on_error=False, reply=False
         )
         idle = requests.add(request, number)
+        if self._oom_kills is None:  # asked while the kernel works
+            self._oom_kills = oom_kills()
         async with anyio.create_task_group() as watchers:
             watchers.start_soon(self._await_reply, request, idle, reply, ended)
             watchers.start_soon(self._watch_process, ended)
@@ -416,11 +441,13 @@ class Kernel:
             if many > _FEW_PIECES:
                 await order.gather(stream)
             waited_since = time.monotonic()
-            await anyio.wait_readable(pipe)
+            still = await self._readable(pipe)
             try:
                 data = os.read(pipe, _READ_BYTES)
             except BlockingIOError:
-                continue
+                if not still:
+                    continue
+                data = b""  # nobody writes any more, though the other end may not be closed yet
             many = many + 1 if time.monotonic() - waited_since < _GATHER_SECONDS and len(data) < small else 0
             data, at = rest + data, 0
             for mark in _MARK.finditer(data) if _MARK_BEGIN in data else ():
@@ -436,6 +463,13 @@ class Kernel:
             if limit is not None and relay.bytes > limit:
                 stop.set("output")
         order.ended(stream)
+
+    async def _readable(self, pipe: int) -> bool:
+        """Until there may be something to read; gives whether nobody can write any more."""
+        if not self._still:
+            with anyio.CancelScope() as self._waits[pipe]:
+                await anyio.wait_readable(pipe)
+        return self._still
 
     async def _read_output(self, requests: _Requests, relay: Relay, order: _Order, stop: Stop) -> None:
         """All iopub messages of this run."""

@@ -23,7 +23,7 @@ from prims.feedback import Surroundings, advice, defined_in, wants_files
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
 from prims.session.notebook import export
-from prims.session.workspace import Snapshot, adopt, changes, checked_parts, list_folder, open_beneath, snapshot
+from prims.session.workspace import adopt, changes, checked_parts, list_folder, open_beneath, snapshot
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import MOST_COUNTED, Usage, remove_large_tree, remove_tree, usage
@@ -339,7 +339,7 @@ class SessionTable:
         spool = self._state / f"p{self._names}"
         spool.mkdir(mode=0o700)
         try:
-            before = await anyio.to_thread.run_sync(snapshot, session.files)
+            before = await snapshot(session.files)
             spec = SandboxSpec(
                 request=run.request,
                 name=f"r{self._names}",
@@ -353,7 +353,11 @@ class SessionTable:
             watch = partial(self._watch_quota, session, run)
             ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
             assert ran is not None
-            result, made, after = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
+            if any(spool.iterdir()):
+                result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
+            else:  # nothing that is large: a thread's turn would take longer
+                result, made = _move_in(session, number, spool, run.request, ran)
+            after = await snapshot(session.files)
         finally:
             try:
                 spool.rmdir()  # nearly always empty by now
@@ -424,10 +428,10 @@ def _names_of_files(session: Session) -> tuple[str, ...]:
 
 def _move_in(
     session: Session, number: int, spool: Path, request: RunRequest, result: RunResult
-) -> tuple[RunResult, set[str], Snapshot]:
+) -> tuple[RunResult, set[str]]:
     """Give the session what the engine spooled: its place in output/ becomes the path that readers are told.
 
-    Also gives the paths of what was moved, and how output/ looks then. The run is part of the session's history now.
+    Also gives the paths of what was moved. The run is part of the session's history now.
     """
     ended = time.time()
     moved: dict[str, str | None] = {}
@@ -465,4 +469,4 @@ def _move_in(
     made = {path for path in moved.values() if path}
     session.made |= made
     session.history.add(past_run(number, request, result, ended))
-    return result, made, snapshot(session.files)
+    return result, made

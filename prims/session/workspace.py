@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio.to_thread
+
 from prims.beneath import FOLDER, open_file, open_folder
 from prims.errors import Refused
 from prims.model import Artifact
@@ -21,7 +23,7 @@ from prims.model import Artifact
 # Below output/: forms of what was shown that are for programs only.
 HIDDEN = ".shown"
 
-_MOST_ENTRIES = 20_000
+_MOST_ENTRIES, _FEW_ENTRIES = 20_000, 50
 _MOST_LISTED = 500
 _DEEPEST = 32
 
@@ -109,18 +111,31 @@ def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
     return Listed(entry.name, path, kind, status.st_size if kind == "file" else 0, status.st_mtime)
 
 
-def snapshot(files: Path) -> Snapshot:
+async def snapshot(files: Path) -> Snapshot:
     """What lies below output/ now; bounded in time, whatever was planted there."""
+    # Of a few files a look takes less time than a thread's turn.
+    few = _snapshot(files, _FEW_ENTRIES)
+    return few if few.complete else await anyio.to_thread.run_sync(_snapshot, files, _MOST_ENTRIES)
+
+
+def _snapshot(files: Path, most: int) -> Snapshot:
     found: dict[str, Stamp] = {}
     nameless = 0
-    for name, status in _walk(files):
-        if len(found) >= _MOST_ENTRIES:
-            return Snapshot(found, nameless, complete=False)
-        if _is_text(name):
-            found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
-        else:
-            nameless += 1
+    try:
+        for name, status in _walk(files, 4 * most):
+            if len(found) >= most:
+                raise _TooMany
+            if _is_text(name):
+                found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+            else:
+                nameless += 1
+    except _TooMany:
+        return Snapshot(found, nameless, complete=False)
     return Snapshot(found, nameless)
+
+
+class _TooMany(Exception):
+    """There is more below output/ than is looked at."""
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Artifact]:
@@ -134,8 +149,12 @@ def _artifact(name: str, size: int) -> Artifact:
     return Artifact(name.rsplit("/", 1)[-1], f"output/{name}", size, mime)
 
 
-def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Regular files below output/, by posix path relative to it; links and devices are not files of ours."""
+def _walk(files: Path, most: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Regular files below output/, by posix path relative to it; links and devices are not files of ours.
+
+    Raises:
+        _TooMany: there are more than `most` entries of any kind.
+    """
     try:
         top = os.open("output", FOLDER, dir_fd=(root := os.open(files, FOLDER)))
     except OSError:
@@ -152,8 +171,8 @@ def _walk(files: Path) -> Iterator[tuple[str, os.stat_result]]:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         seen += 1
-                        if seen > 4 * _MOST_ENTRIES:
-                            return
+                        if seen > most:
+                            raise _TooMany
                         name = prefix + entry.name
                         with contextlib.suppress(OSError):
                             if entry.is_dir(follow_symlinks=False):

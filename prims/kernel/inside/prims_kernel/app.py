@@ -48,6 +48,8 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
 
     shell_class = Type(OnceShell)
     compiler_class = Type(ScriptCompiler)
+    # ipykernel sleeps before each reply, for text that is still on its way: here that is in pipes by then.
+    _execute_sleep = 0.0
 
     @property
     def _supports_kernel_subshells(self) -> bool:
@@ -67,6 +69,16 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
             traceback.print_exc()
             streams.flush()
             os._exit(1)
+
+    def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
+        """Say that a cell has ended. That it has begun is known to who sent it."""
+        if status != "busy":
+            super()._publish_status(status, *args, **kwargs)
+
+    def _publish_execute_input(self, *args: Any, **kwargs: Any) -> None:
+        """Say where the outputs of a cell begin, if there are several."""
+        if shell.shared:
+            super()._publish_execute_input(*args, **kwargs)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
@@ -184,6 +196,7 @@ def ready() -> OnceApp:
     config.InteractiveShell.colors = "nocolor"
     config.Application.log_level = "CRITICAL"
     app: OnceApp = OnceApp.instance(kernel_class=OnceKernel, config=config)
+    app.log.setLevel("CRITICAL")  # not only what shows it: making each message has its price too
     app.get_ready()
     return app
 

@@ -229,7 +229,7 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         wrapper.prctl(_PR_SET_DUMPABLE, 1)  # as after an exec: its /proc/self is its own
         return
-    _tell(lambda: _ended(kernel))
+    _tell(kernel, lambda: _ended(kernel))
 
 
 def _supervisor(request: dict[str, Any], wrapper: Any) -> None:
@@ -257,15 +257,15 @@ def _supervisor(request: dict[str, Any], wrapper: Any) -> None:
         wrapper.confine(request["confine"])
         _check()
         return
-    _tell(lambda: wrapper.tend(kernel, signals))
+    _tell(kernel, lambda: wrapper.tend(kernel, signals))
 
 
-def _tell(ended: Callable[[], int]) -> NoReturn:
-    """Hand over a handle to this process, which is the whole run, then the exit status. If nobody is there to take it,
-    this raises and all ends."""
+def _tell(kernel: int, ended: Callable[[], int]) -> NoReturn:
+    """Hand over handles to this process, which is the whole run, and to the kernel, then the exit status. If nobody is
+    there to take them, this raises and all ends."""
     os.closerange(0, _ANSWERS)
     with socket.socket(fileno=_ANSWERS) as channel:
-        socket.send_fds(channel, [b"up"], [os.pidfd_open(os.getpid())])
+        socket.send_fds(channel, [b"up"], [os.pidfd_open(os.getpid()), os.pidfd_open(kernel)])
         channel.send(b"exit %d" % ended())
     os._exit(0)
 
