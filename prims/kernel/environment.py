@@ -10,8 +10,8 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from prims.config import Settings
 from prims.errors import ConfigError, InstallError, Refused
 from prims.isolation.walls import base_python
 from prims.kernel.builds import Builds, Tell
-from prims.kernel.layers import Resolution, Scratch, Store
+from prims.kernel.layers import Resolution, Scratch, Store, put_stand_ins, remove_stand_ins
 from prims.kernel.uv import Installer, Pins, Uv, index_settings
 from prims.kernel.venv import create_venv, prewarm
 from prims.requirements import parse
@@ -112,7 +112,7 @@ class Environments:
         self._base: Base | None = None
         self._builds: Builds[Environment] = Builds()
         self._away_until = -math.inf
-        self._compiling: set[Path] = set()  # layers whose bytecode was seen to
+        self._completed: set[Path] = set()  # layers of calls that were seen to, behind their first use
 
     async def __aenter__(self) -> Self:
         await self._builds.__aenter__()
@@ -157,14 +157,9 @@ class Environments:
         left = max(0.1, self._seconds - (time.monotonic() - started))
         make = partial(self._make_call, base, requirements)
         try:
-            environment = await self._builds.shared(("call", *base.pins, *requirements), make, tell, left)
+            return await self._builds.shared(("call", *base.pins, *requirements), make, tell, left)
         except TimeoutError:
             raise self._late() from None
-        for layer in environment.layers:
-            if layer not in self._compiling:  # off the way of the first run, which compiles for itself what it imports
-                self._compiling.add(layer)
-                self._builds.behind(partial(self._compile, layer))
-        return environment
 
     # -------------------------------------------------------------------------------------- the base
 
@@ -210,12 +205,14 @@ class Environments:
     async def _make_call(self, base: Base, requirements: tuple[str, ...], tell: Tell) -> Environment:
         question = ("call", KERNEL, *self._default, "--", *requirements, "--", *base.pins)
         try:
-            found = await self._resolved(question, partial(self._resolve_call, base, requirements), tell)
+            found = await self._resolved(question, partial(self._resolve_call, base, requirements, tell), tell)
         except InstallError as problem:
             if problem.reason != "no-wheel" or self._builder is None:
                 raise
             return await self._from_source(self._builder, base, requirements, tell)
-        return await self._built(base, found, tell)
+        environment = await self._built(base, found, tell)
+        self._complete(base, question, found, environment.layers)
+        return environment
 
     async def _from_source(
         self, builder: SourceBuilder, base: Base, requirements: tuple[str, ...], tell: Tell
@@ -245,29 +242,37 @@ class Environments:
                     made.append(await to_thread.run_sync(store.adopt, target, own, scratch, self.python))
         with _disk(self._cache):
             await to_thread.run_sync(store.remember, question, found)
+        self._complete(base, question, found, made)
         return _environment(base, found, tuple(made))
 
     async def _resolve_call(
-        self, base: Base, requirements: tuple[str, ...], offline: bool, patient: bool
+        self, base: Base, requirements: tuple[str, ...], tell: Tell, offline: bool, patient: bool
     ) -> Resolution:
-        """Everything together. Default packages that contradict the call give way: uv's proof names them."""
+        """What serves `requirements`, beside the base where that can be; then it is installed too.
+
+        Else everything is resolved together. Default packages that contradict the call give way: uv's proof names them.
+        """
+        store = await self._opened()
         kept = self._default
-        pins: Pins
         async with self._scratch() as scratch:
-            # Alone first, which asks the index for far fewer packages. All that the base needs is in the base: where
-            # its pins could be kept, this is the answer for everything together.
+            # All that the base needs is in the base: where its pins can be kept, what comes to them is the answer.
+            tell(_installing(requirements))
+            target = scratch.path / "layer"
+            there = [store.layer(pins) for pins in plan(base, base.pins).layers]
+            stand_ins = await to_thread.run_sync(put_stand_ins, there, target)
             try:
-                alone = await self._uv.resolve(
-                    requirements, scratch.path, prefer=base.pins, offline=offline, patient=patient
-                )
+                added = await self._uv.add(requirements, target, scratch.path, offline=offline, patient=patient)
             except InstallError as e:
                 if e.reason not in ("conflict", "no-wheel"):
                     raise
-            else:
-                names = {_name(pin) for pin in base.pins}
-                if all(pin in base.hashes for pin in alone if _name(pin) in names):
-                    pins = {**base.hashes, **alone}
-                    return Resolution(tuple(sorted(pins)), hashes=pins)
+                added = None
+            if added is not None:
+                if added:
+                    await to_thread.run_sync(remove_stand_ins, stand_ins)
+                    await to_thread.run_sync(store.adopt, target, dict.fromkeys(added, ()), scratch, self.python)
+                    self._completed.discard(store.layer(added))
+                return Resolution(tuple(sorted({*base.pins, *added})), hashes=base.hashes)
+            tell("resolving packages")
             while True:
                 try:
                     pins = await self._uv.resolve(
@@ -328,13 +333,34 @@ class Environments:
         store = await self._opened()
         if present := await to_thread.run_sync(store.present, tuple(pins)):
             return present
-        names = [_name(pin) for pin in pins]
-        tell("installing " + (", ".join(names) if len(names) <= 4 else f"{len(names)} packages"))
+        tell(_installing([_name(pin) for pin in pins]))
         async with self._scratch() as scratch:
             target = scratch.path / "layer"
             await self._uv.install(pins, target, scratch.path)
-            self._compiling.discard(store.layer(tuple(pins)))
+            self._completed.discard(store.layer(tuple(pins)))
             return await to_thread.run_sync(store.adopt, target, pins, scratch, self.python)
+
+    def _complete(self, base: Base, question: tuple[str, ...], found: Resolution, layers: Sequence[Path]) -> None:
+        """Behind the call: hashes that are not known yet, and bytecode. The first run compiles what it imports."""
+        new = [layer for layer in layers if layer not in self._completed]
+        if new:
+            self._completed.update(new)
+            self._builds.behind(partial(self._complete_now, base, question, found, new))
+
+    async def _complete_now(
+        self, base: Base, question: tuple[str, ...], found: Resolution, layers: Sequence[Path]
+    ) -> None:
+        store = await self._opened()
+        with suppress(InstallError):
+            own = plan(base, found.pins).layers[0]
+            if unknown := [pin for pin in own if not found.hashes.get(pin)]:
+                async with self._scratch() as scratch:
+                    hashes = {**found.hashes, **await self._uv.hashes(unknown, scratch.path)}
+                    await to_thread.run_sync(store.remember, question, replace(found, hashes=hashes))
+                    kept = {pin: hashes.get(pin, ()) for pin in own}
+                    await to_thread.run_sync(store.keep_hashes, store.layer(own), kept)
+        for layer in layers:
+            await self._compile(layer)
 
     async def _compile(self, layer: Path) -> None:
         store = await self._opened()
@@ -380,6 +406,10 @@ def _own(pins: tuple[str, ...], base: Base) -> tuple[str, ...]:
 
 def _environment(base: Base, found: Resolution, layers: tuple[Path, ...]) -> Environment:
     return Environment(layers, tuple(sorted(found.pins)), plan(base, found.pins).kernel_moved, _notes(found))
+
+
+def _installing(names: Sequence[str]) -> str:
+    return "installing " + (", ".join(names) if len(names) <= 4 else f"{len(names)} packages")
 
 
 def _named(packages: Sequence[str], text: str) -> tuple[str, ...]:

@@ -143,6 +143,12 @@ class Store:
         with contextlib.suppress(OSError):
             (layer / _COMPILED).touch()
 
+    def keep_hashes(self, layer: Path, pins: Mapping[str, tuple[str, ...]]) -> None:
+        """Write down beside a layer's packages what the index lists for their files."""
+        fresh = layer / f".{secrets.token_hex(4)}"
+        fresh.write_text(json.dumps(pins))
+        fresh.replace(layer / HASHES)
+
     def adopt(self, built: Path, pins: Mapping[str, tuple[str, ...]], scratch: Scratch, python: str) -> Path:
         """Make `built` (inside `scratch`) the layer of `pins`, unless another process was first.
 
@@ -152,7 +158,7 @@ class Store:
         layer = self.layer(tuple(pins))
         (built / _LOCK).unlink(missing_ok=True)  # uv's own
         _free_scripts(built / "bin", python)
-        (built / HASHES).write_text(json.dumps(pins))
+        self.keep_hashes(built, pins)
         entries = sorted(_entries(built))
         (built / _MARKER).write_text(json.dumps({"pins": sorted(pins), "entries": entries}))
         built.chmod(0o755)
@@ -209,6 +215,26 @@ def interpreter() -> str:
     version = ".".join(str(part) for part in sys.version_info)
     words = (sys.implementation.name, version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"))
     return " ".join(str(word) for word in words)
+
+
+def put_stand_ins(layers: Sequence[Path], target: Path) -> list[Path]:
+    """Make the new directory `target` one in which the packages of `layers` seem to be installed: the folders that
+    have to be removed in the end."""
+    target.mkdir()
+    made = []
+    for metadata in (file for layer in layers for file in layer.glob("*.dist-info/METADATA")):
+        folder = target / metadata.parent.name
+        folder.mkdir()
+        (folder / "METADATA").symlink_to(metadata)
+        (folder / "RECORD").write_text(f"{folder.name}/METADATA,,\n{folder.name}/RECORD,,\n")
+        made.append(folder)
+    return made
+
+
+def remove_stand_ins(folders: Sequence[Path]) -> None:
+    """Leave only what was really installed beside them."""
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 def _sweep_one(lock: Path) -> None:

@@ -35,6 +35,11 @@ _KILL_SECONDS = 5.0
 _LEFT_OUT = "debugpy"
 OVERRIDES = f'{_LEFT_OUT}; python_version < "0"'
 
+_WHEELS = ("--only-binary", ":all:")
+# What uv prints of it is in its file too, and may be megabytes.
+_HASHED = ("--no-header", "--no-annotate", "--generate-hashes", "--quiet", *_WHEELS)
+_INTO = (*_WHEELS, "--link-mode", "hardlink", "--target")
+
 # uv looks for configuration in its working directory and all above. An empty file ends that search, so that
 # no project's settings get in by accident; the user's and the machine's own settings stay in force.
 _NO_PROJECT = "# Ends uv's search for a project's settings here.\n"
@@ -78,6 +83,19 @@ class Installer(Protocol):
         """
         ...
 
+    async def add(
+        self, requirements: Sequence[str], target: Path, scratch: Path, *, offline: bool = False, patient: bool = True
+    ) -> tuple[str, ...] | None:
+        """Resolve `requirements` beside what the directory `target` holds, and install what is missing, in one go.
+
+        The pins of that, sorted. None when something that was there had to be replaced.
+        """
+        ...
+
+    async def hashes(self, pins: Sequence[str], scratch: Path) -> Pins:
+        """The hashes that the index gives for the files of `pins`."""
+        ...
+
     async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
         """Put exactly `pins` into the new directory `target`. A file that has none of the hashes of its pin is an
         error."""
@@ -109,30 +127,41 @@ class Uv:
         offline: bool = False,
         patient: bool = True,
     ) -> Pins:
-        wanted, kept, bound, without = (scratch / f"{n}.txt" for n in ("wanted", "kept", "bound", "without"))
-        await _write(wanted, requirements)
-        await _write(bound, constraints)
         # uv keeps the pins that it finds in its own output file, where they still fit.
-        await _write(kept, prefer)
-        by_name = any(re.fullmatch(rf"{_LEFT_OUT}([^a-z0-9-].*)?", r) for r in requirements)
-        await _write(without, () if by_name else (OVERRIDES,))
-        words = ["pip", "compile", str(wanted), "-c", str(bound), "--override", str(without)]
-        words += ["-o", str(kept), "--no-header", "--no-annotate", "--only-binary", ":all:", "--generate-hashes"]
-        words.append("--quiet")  # what it prints is in the file too, and may be megabytes
+        kept = await _write(scratch / "kept.txt", prefer)
+        words = ["pip", "compile", await _write(scratch / "wanted.txt", requirements), "-o", kept, *_HASHED]
+        words += ["-c", await _write(scratch / "bound.txt", constraints)]
+        words += ["--override", await _write(scratch / "without.txt", _overrides(requirements))]
         await self._run(words, requirements, offline=offline, patient=patient)
         return pins_in(await anyio.Path(kept).read_text())
 
+    async def add(
+        self, requirements: Sequence[str], target: Path, scratch: Path, *, offline: bool = False, patient: bool = True
+    ) -> tuple[str, ...] | None:
+        words = ["pip", "install", "-r", await _write(scratch / "wanted.txt", requirements), *_INTO, str(target)]
+        words += ["--override", await _write(scratch / "without.txt", _overrides(requirements))]
+        said = await self._run(words, requirements, offline=offline, patient=patient)
+        if re.search(r"^ [-~] ", said, re.M):
+            return None
+        return tuple(sorted(re.findall(r"^ \+ ([a-z0-9-]+==\S+)", said, re.M)))
+
+    async def hashes(self, pins: Sequence[str], scratch: Path) -> Pins:
+        found = str(scratch / "hashed.txt")
+        words = ["pip", "compile", await _write(scratch / "pins.txt", pins), "-o", found, *_HASHED, "--no-deps"]
+        await self._cached(words, pins)
+        return pins_in(await anyio.Path(found).read_text())
+
     async def install(self, pins: Pins, target: Path, scratch: Path) -> None:
-        wanted = scratch / "pins.txt"
-        await _write(wanted, listing(pins))
-        words = ["pip", "install", "-r", str(wanted), "--target", str(target), "--no-deps"]
-        words += ["--only-binary", ":all:", "--link-mode", "hardlink"]
+        wanted = await _write(scratch / "pins.txt", listing(pins))
+        await self._cached(["pip", "install", "-r", wanted, *_INTO, str(target), "--no-deps"], list(pins))
+
+    async def _cached(self, words: Sequence[str], pins: Sequence[str]) -> None:
+        """Run uv with pins. Of those the cache holds either the very files or not: when it does, not asking the index
+        for each of them again is several times faster; when it does not, this has cost some 30 ms."""
         try:
-            # With pins, the cache holds either the very wheels or not. When it does, not asking the index for
-            # each of them again is several times faster; when it does not, this has cost some 30 ms.
-            await self._run(words, list(pins), offline=True)
+            await self._run(words, pins, offline=True)
         except InstallError:
-            await self._run(words, list(pins))
+            await self._run(words, pins)
 
     async def compile(self, folder: Path) -> None:
         with contextlib.suppress(OSError):
@@ -145,7 +174,7 @@ class Uv:
     async def _run(
         self, words: Sequence[str], asked: Sequence[str], *, offline: bool = False, patient: bool = True
     ) -> str:
-        """Run uv to its end: its standard output, or what it said as an InstallError."""
+        """Run uv to its end: what it said, or that as an InstallError."""
         await anyio.Path(self.folder / "uv.toml").write_text(_NO_PROJECT)
         command = [program(), *words, "--python", self.python, "--color", "never", "--no-progress"]
         command += ["--no-python-downloads"] + (["--offline"] if offline else [])
@@ -166,9 +195,10 @@ class Uv:
         except OSError as e:
             raise InstallError(f"The package installer uv did not start: {e}.", reason="other") from e
         out, err = await _finish(process)
+        said = (err + out).decode("utf-8", "replace")
         if process.returncode != 0:
-            raise explain(_text(err) + _text(out), asked, code=process.returncode)
-        return _text(out)
+            raise explain(said, asked, code=process.returncode)
+        return said
 
 
 def pins_in(text: str) -> Pins:
@@ -226,8 +256,14 @@ def program() -> str:
         ) from e
 
 
-async def _write(path: Path, lines: Sequence[str]) -> None:
+async def _write(path: Path, lines: Sequence[str]) -> str:
     await anyio.Path(path).write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def _overrides(requirements: Sequence[str]) -> Sequence[str]:
+    by_name = any(re.fullmatch(rf"{_LEFT_OUT}([^a-z0-9-].*)?", r) for r in requirements)
+    return () if by_name else (OVERRIDES,)
 
 
 async def _finish(process: Process) -> tuple[bytes, bytes]:
@@ -263,7 +299,3 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
