@@ -27,7 +27,7 @@ from prims.model import Limits
 _LEAF = "prims-server"
 _RUN = re.compile(r"prims-(\d+)-[0-9a-f]+")  # the server's pid
 _BESIDE = 2  # processes of the walls themselves, which no limit of processes is meant for
-_SCOPE_SECONDS = 5.0
+_SYSTEMD_SECONDS = 5.0
 _REMOVE_SECONDS = 1.0
 # Units that only hold what somebody has started from a desktop or a terminal: a server may leave them.
 _TO_BE_LEFT = re.compile(r".+\.scope|app-.+\.service")
@@ -186,18 +186,23 @@ def own(proc: Path = Path("/proc/self"), version_1: Path = Path("/sys/fs/cgroup/
     Raises:
         NoCgroups: it has none of version 2 with a memory controller.
     """
-    member = (proc / "cgroup").read_text().splitlines()
+    member, there = (proc / "cgroup").read_text().splitlines(), "none"
     path = PurePosixPath(next((line[3:] for line in member if line.startswith("0::")), ""))
     for line in (proc / "mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
         root, point = mount.split()[3:5]
-        if kind.startswith("cgroup2 ") and path.is_relative_to(root):
+        if not kind.startswith("cgroup2 "):
+            continue
+        there = "version 2, but this server's own is not in sight"
+        if path.is_relative_to(root):
             found = point / path.relative_to(root)
             if "memory" in Path(found, "cgroup.controllers").read_text().split():
                 return Path(found), str(path) == root
             if not version_1.exists():
                 raise NoCgroups("version 2, without the memory controller", _NO_MEMORY)
-    raise NoCgroups("version 1" if version_1.exists() else "none", _VERSION_1)
+    if version_1.exists() or there == "none":
+        raise NoCgroups("version 1" if version_1.exists() else there, _VERSION_1)
+    raise NoCgroups(there, _NOT_OURS)
 
 
 def _own_to_divide() -> Path:
@@ -205,28 +210,30 @@ def _own_to_divide() -> Path:
     here, topmost = own()
     if here.name == _LEAF:
         return here.parent
-    for path in (here, here.parent):
-        if _delegated(path):
-            return path
     if topmost:  # a container's, or that of a machine without a service manager
         return here
-    managed = Path("/run/systemd/system").is_dir()
-    if managed and _TO_BE_LEFT.fullmatch(here.name):
-        _ask_for_scope()
-        return own()[0]
-    # A user's manager may not say what it has delegated; then what tells is that nobody else is in there.
-    alone = {int(pid) for pid in (here / "cgroup.procs").read_text().split()} <= _family()
-    if alone and not (managed and os.geteuid() == 0) and os.access(here, os.W_OK):
-        return here
+    if Path("/run/systemd/system").is_dir():
+        unit = here if here.suffix in (".scope", ".service") else here.parent
+        if _delegated(unit):
+            return unit
+        if _TO_BE_LEFT.fullmatch(here.name):
+            _ask_for_scope()
+            return own()[0]
+    elif os.access(here, os.W_OK) and set(map(int, (here / "cgroup.procs").read_text().split())) <= _family():
+        return here  # somebody has made it for this server
     raise NoCgroups(f"version 2, but {here.name} was not delegated to this server", _NOT_OURS)
 
 
 def _delegated(path: Path) -> bool:
-    """Whether systemd says that a cgroup is its processes' to divide."""
+    """Whether systemd says that a unit's cgroup is its processes' to divide. Where it is not, systemd may stop the unit
+    when Linux kills something in there."""
     for name in ("trusted.delegate", "user.delegate"):
         with suppress(OSError):
             return os.getxattr(path, name) == b"1"
-    return False
+    # The systemd of a user does not leave such a note.
+    if path.suffix != ".service" or os.geteuid() == 0 or not os.access(path, os.W_OK):
+        return False
+    return _systemd(["systemctl", "--user", "show", "--property=Delegate", "--value", path.name]) == "yes"
 
 
 def _family() -> set[int]:
@@ -250,23 +257,25 @@ def _ask_for_scope() -> None:
     ]
     call = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]
     call += ["StartTransientUnit", "ssa(sv)a(sa(sv))", name, "fail", "4", *properties, "0"]
-    # Clients start servers with few variables.
-    env = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **tool_environment()}
-    try:
-        done = subprocess.run(
-            ["busctl", manager, "call", *call],
-            env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SCOPE_SECONDS, check=False,
-        )  # fmt: skip
-        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
-    except (OSError, subprocess.SubprocessError) as problem:
-        said = str(problem)
-    if said:
-        raise NoCgroups(f"version 2, but systemd gives this server no scope: {said[:200]}", _NOT_OURS)
-    until = time.monotonic() + _SCOPE_SECONDS
+    _systemd(["busctl", manager, "call", *call])
+    until = time.monotonic() + _SYSTEMD_SECONDS
     while own()[0].name != name:
         if time.monotonic() > until:
             raise NoCgroups("version 2, but systemd did not put this server in its scope", _NOT_OURS)
         time.sleep(0.01)
+
+
+def _systemd(command: Sequence[str]) -> str:
+    """What a tool of systemd answers. Raises OSError with what it says else."""
+    # Clients start servers with few variables.
+    env = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **tool_environment()}
+    done = subprocess.run(
+        command, env=env, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=_SYSTEMD_SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise OSError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:200])
+    return done.stdout.strip()
 
 
 def _divide(base: Path) -> None:
