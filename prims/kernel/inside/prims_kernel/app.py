@@ -81,6 +81,8 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
             super()._publish_execute_input(*args, **kwargs)
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if not silent:
+            streams.begin()
         reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         if not silent and not shell.shared:
             once.finish()

@@ -12,13 +12,13 @@ import os
 import select
 import sys
 import threading
-import time
 
 FLUSH_SECONDS = 0.05
 _STARTS_OTHERS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec"})
 
 _streams: list[io.TextIOWrapper] = []
 _lock = threading.RLock()
+_begun = -1
 
 
 class _Stream(io.TextIOWrapper):
@@ -31,6 +31,8 @@ class _Stream(io.TextIOWrapper):
 
 def install() -> None:
     """Put the streams in the place of sys.stdout and sys.stderr."""
+    global _begun
+    _begun = os.eventfd(0)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
         stream = _Stream(raw, "utf-8", "backslashreplace", line_buffering=True)
@@ -41,6 +43,11 @@ def install() -> None:
     # Held over a fork, so that the child never inherits a stream that the flusher was busy with.
     os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
     threading.Thread(target=_flush_often, name="flush", daemon=True).start()
+
+
+def begin() -> None:
+    """The code begins: from now on there may be something to write."""
+    os.eventfd_write(_begun, 1)
 
 
 def flush() -> None:
@@ -77,12 +84,15 @@ def _flush_often() -> None:
     with its parent only some milliseconds after it has begun.
     """
     reader = select.poll()
-    reader.register(os.dup(1), 0)  # a pipe whose reading end is closed tells so unasked
-    while True:
-        time.sleep(FLUSH_SECONDS)
-        if reader.poll(0):
-            os._exit(1)
+    pipe = os.dup(1)
+    reader.register(pipe, 0)  # a pipe whose reading end is closed tells so unasked
+    reader.register(_begun, select.POLLIN)
+    waited: list[tuple[int, int]] = reader.poll()  # a kernel that waits for its code costs nothing
+    reader.unregister(_begun)
+    while not any(descriptor == pipe for descriptor, _ in waited):
+        waited = reader.poll(FLUSH_SECONDS * 1000)
         with _lock:
             for stream in _streams:
                 with contextlib.suppress(Exception):
                     stream.flush()
+    os._exit(1)
