@@ -4,6 +4,7 @@
     ├── ConfigError             a setting that is unknown, malformed or out of range
     ├── Refused                 a request that cannot be taken as it is; nothing ran
     │   ├── UnknownSession      the session id is not (or no longer) one of ours
+    │   ├── NoSuchFile          the workspace has no file of that name
     │   └── Busy                the queue in front of the machine's capacity is full
     ├── InstallError            packages could not be had; `reason` says of which kind
     ├── IsolationUnavailable    the walls cannot be built here; the message says what to install
@@ -36,6 +37,10 @@ class Refused(PrimsError):
 
 class UnknownSession(Refused):
     """The session id is not, or no longer, one of this server's."""
+
+
+class NoSuchFile(Refused):
+    """There is no file of that name in the session's workspace."""
 
 
 class Busy(Refused):

@@ -136,7 +136,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
     elif _NO_BROWSER.search(text):
         hints.append("There is no browser here to draw with: show() gives the figure itself, write_html() a file.")
     elif match := _NO_FILE.search(error.value):
-        hints.append(_lost_file(match[1], around.files))
+        hints.append(lost_file(match[1], around.files))
     elif _READ_ONLY.search(error.value):
         hints.append("mounts/ is read-only: write to output/, or beside it.")
     elif (error.name == "EOFError" and "nobody" in error.value) or _gave_up_asking(result):
@@ -177,7 +177,7 @@ def _lost_name(name: str, around: Surroundings) -> Iterable[str]:
         )
 
 
-def _lost_file(path: str, files: tuple[str, ...]) -> str:
+def lost_file(path: str, files: tuple[str, ...]) -> str:
     """The names nearest to one that does not exist, else what there is."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     by_name: dict[str, list[str]] = {}
@@ -185,7 +185,7 @@ def _lost_file(path: str, files: tuple[str, ...]) -> str:
         by_name.setdefault(file.rpartition("/")[2].lower(), []).append(file)
     near = by_name.get(name) or [by_name[n][0] for n in difflib.get_close_matches(name, by_name, 3, 0.6)]
     if near:
-        return f"There is no such file; the workspace has {', '.join(near[:3])}."
+        return f"The workspace has {', '.join(near[:3])}."
     if not files:
         return "The workspace has no files yet: mount inputs first (mount_file, or files of this call)."
     inputs = sorted(files, key=lambda file: not file.startswith("mounts/"))

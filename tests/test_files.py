@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import unicodedata
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,7 @@ async def client(state: Path, site: web.Site, mode: str) -> AsyncIterator[Client
     (local / "sales.csv").write_text("day,amount\n2024-01-01,3\n2024-01-02,4.5\n")
     (state / "secret.txt").write_text("secret")
     (local / "link.txt").symlink_to(state / "secret.txt")
-    async with kit.connected(
-        state, "--allow-host", site.place, "--allow-dir", str(local), mode=mode
-    ) as connection:
+    async with kit.connected(state, "--allow-host", site.place, "--allow-dir", str(local), mode=mode) as connection:
         yield connection
 
 
@@ -99,6 +98,46 @@ async def test_files_of_a_call_are_there_before_its_code_runs(client: Client, si
         ],
     )
     assert result.structured_content["stdout"] == web.CSV.decode() + "hello\n"
+
+
+NAMES = (
+    "a b.txt", "-rf", "..%2fx", "cafe\u0301.txt", "\u05e9\u05dc.txt", "\U0001f468\u200d\U0001f469.txt",
+    "\u0645\u06cc\u200c\u062e.txt", "\u8868\u30002024.txt", "at 9.41\u202fAM.txt", "\u00e9" * 127,
+)  # fmt: skip
+NO_NAMES = ("..", "a/../b", "a\u202etxt.exe", "a\nb", "a\u200bb", "\ufeffa", "\u00e9" * 128, "a\0b", "///")
+
+
+async def test_names_of_all_scripts_are_kept_and_those_that_deceive_refused(client: Client) -> None:
+    for name in NAMES:
+        mounted = await good(client, "mount_file", url="data:,x", mount_path=name)
+        assert mounted["mounted_as"] == "mounts/" + unicodedata.normalize("NFC", name)
+        # In the spelling that was given, too.
+        assert (await good(client, "preview_file", relative_path=f"mounts/{name}"))["text"] == "x"
+    for name in NO_NAMES:
+        assert len(await bad(client, "mount_file", url="data:,x", mount_path=name)) < 500
+    listed = await good(client, "list_dir", dir_path="mounts")
+    assert len(listed["entries"]) == len(NAMES) and listed["left_out"] == 0
+    drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><rect width="9" height="9"/></svg>'
+    code = (
+        "import os\nfor n in os.listdir('mounts'): open('mounts/' + n).close()\n"
+        "open('output/u\u0308.txt', 'w').close()\n"
+        f"open('output/d.svg', 'w').write({drawing!r})\n"
+    )
+    assert not (await kit.run_code(client, code)).is_error
+    await good(client, "preview_file", relative_path="output/\u00fc.txt")
+    picture = await call(client, "preview_file", relative_path="output/d.svg")
+    assert "<rect" in kit.text_of(picture) and any(isinstance(block, ImageContent) for block in picture.content)
+    assert "mounts/a b.txt" in await bad(client, "preview_file", relative_path="a b.txt")
+    assert "mounts/-rf" in await bad(
+        client, "persist_artifact", relative_path="-rf", presigned_url="https://a.example/"
+    )
+
+
+async def test_a_large_folder_is_listed_from_its_start(client: Client) -> None:
+    await kit.run_code(client, "for n in range(2000): open(f'output/{n:04}', 'w').close()\nNone")
+    listed = await good(client, "list_dir", dir_path="output")
+    assert [entry["name"] for entry in listed["entries"]] == [f"{n:04}" for n in range(250)]
+    assert listed["left_out"] == 1750
 
 
 async def test_a_file_that_cannot_be_had_keeps_the_code_from_running(client: Client, site: web.Site) -> None:
@@ -290,9 +329,7 @@ plt.figure(figsize=(30, 10)); plt.plot([1, 2]); plt.savefig("output/wide.png")
     assert picture.structured_content["width"] == 3000
 
 
-async def test_an_upload_sends_its_length_and_no_header_that_was_not_asked_for(
-    client: Client, site: web.Site
-) -> None:
+async def test_an_upload_sends_its_length_and_no_header_that_was_not_asked_for(client: Client, site: web.Site) -> None:
     await kit.run_code(client, "open('output/r.csv', 'w').write('a,b\\n1,2\\n')")
     stored = await good(
         client, "persist_artifact", relative_path="output/r.csv", presigned_url=f"{site.url}/put/no-content-type"

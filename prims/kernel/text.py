@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from unicodedata import category
 
 from prims.model import Text
 
@@ -39,6 +40,14 @@ def _suspect(text: str) -> bool:
     if text.isascii():
         return not _is_plain(text.encode())
     return _SUSPECT.search(text) is not None
+
+
+def tellable(name: str) -> bool:
+    """Whether a name can be told and asked for as it is: valid, on one line, and nothing in it hides or turns text.
+
+    Joiners are part of names: of emoji, and of words in Persian and Indian scripts.
+    """
+    return all(c in "\u200c\u200d" or category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in name)
 
 
 def plain(value: object) -> str:

@@ -15,7 +15,7 @@ import anyio.to_thread
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, ToolAnnotations
 
 from prims.errors import Refused
-from prims.kernel.text import plain
+from prims.kernel.text import plain, tellable
 from prims.server.arguments import Parameter
 from prims.server.render import count_bytes, file_uri
 from prims.session.table import Mounted, locate, open_file
@@ -91,7 +91,7 @@ async def mount(call: Call, url: str, mount_path: str, *, replace: bool) -> tupl
     if parts[0] == "mounts" and len(parts) > 1:
         parts = parts[1:]
     name = "/".join(parts)
-    if not name.isprintable():
+    if not tellable(name):
         raise Refused(f"{mount_path!r} holds control characters; give a plain file name.")
     async with session.mounting:
         known = session.mounted.get(name)
@@ -243,9 +243,10 @@ def _look_lines(look: Look) -> list[str]:
     lines = []
     if look.rows is not None:
         about = "" if look.rows_exact else "about "
-        lines.append(f"{about}{look.rows:,} rows, {len(look.columns) + look.columns_left_out} columns")
+        columns = len(look.columns) + look.columns_left_out
+        lines.append(f"{about}{_counted(look.rows, 'row')}, {_counted(columns, 'column')}")
     elif look.lines is not None:
-        lines.append(f"{look.lines:,} lines" + (f", {look.encoding}" if look.encoding else ""))
+        lines.append(_counted(look.lines, "line") + (f", {look.encoding}" if look.encoding else ""))
     if look.columns:
         names = ", ".join(f"{c.name} ({c.type})" for c in look.columns[:60])
         rest = len(look.columns) - 60 + look.columns_left_out
@@ -261,6 +262,10 @@ def _look_lines(look: Look) -> list[str]:
             f"- {e.name}" + (f" ({count_bytes(e.size)})" if e.size is not None else "") for e in look.entries[:50]
         ]
     return lines + [f"note: {note}" for note in look.notes]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _sheet(sheet: Sheet) -> str:

@@ -289,5 +289,5 @@ def _form_fields(form: Form, session_id: str) -> dict[str, Any]:
 
 def count_bytes(count: int) -> str:
     if count < 10_000:
-        return f"{count} bytes"
+        return f"{count} byte{'s' * (count != 1)}"
     return f"{count / 1e3:.0f} KB" if count < 1e6 else f"{count / 1e6:.1f} MB"

@@ -92,8 +92,8 @@ def parsed(text: str) -> tuple[httpx2.URL, Place]:
         raise Refused("The URL is malformed. Give a complete https URL, percent-encoded where needed.") from None
     if url.scheme not in _PORTS:
         raise Refused(
-            f"{_scheme(url)} URLs are not taken: only https, http and data: URLs, and local files where the operator "
-            "allowed their folder. For cloud storage, ask for a presigned https URL."
+            f"{_scheme(url)} URLs are not taken here: only https and http, and for files to mount also data: URLs and "
+            "local files below a folder that the operator allowed. For cloud storage, ask for a presigned https URL."
         )
     if url.userinfo:
         raise Refused("The URL carries a user name or password. Give one without; a presigned URL needs none.")
@@ -119,8 +119,9 @@ async def addresses(place: Place, reach: Reach, resolve: Resolve) -> list[str]:
             if kind is not None:
                 named = spelled(place.host, place.port)
                 allow = f" If this is meant, the operator can allow it with --allow-host {named}."
+                article = "an" if kind[0] in "aeiou" else "a"
                 raise Refused(
-                    f"{place.host} is at a {kind} address, and only public ones are reached from here."
+                    f"{place.host} is at {article} {kind} address, and only public ones are reached from here."
                     + (allow if kind in ("loopback", "private") else " Give a public URL.")
                 )
     return found

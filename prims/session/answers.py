@@ -36,7 +36,10 @@ class Words:
 
 
 async def words(response: httpx2.Response, secrets: Sequence[str]) -> Words:
-    """The code and message of a cloud storage's error (S3, GCS, Azure), from at most 64 KB in at most 5 s."""
+    """What a cloud storage (S3, GCS, Azure), a page's title or a short text says of an error.
+
+    At most 64 KB are read, for at most 5 s.
+    """
     body = b""
     try:
         with anyio.move_on_after(_ANSWER_SECONDS):
@@ -69,6 +72,10 @@ def _storage_error(text: str) -> tuple[str, str]:
         for tag in ("Code", "Message", "Details")
     )
     said = message if code else ""
+    if not code and (title := re.search(r"<title>([^<]{1,300})</title>", text, re.IGNORECASE)):
+        said = title[1]
+    elif not code and len(text) <= _WORDS and "<" not in text:
+        said = text
     return html.unescape(code), html.unescape(f"{said} {details}" if said and details else said)
 
 

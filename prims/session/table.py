@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
+import unicodedata
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +20,8 @@ from anyio.abc import TaskGroup
 
 from prims.config import Settings
 from prims.engine.base import Engine
-from prims.errors import Busy, PrimsError, Refused, ShuttingDown, UnknownSession
-from prims.feedback import Surroundings, advice, defined_in, wants_files
+from prims.errors import Busy, NoSuchFile, PrimsError, Refused, ShuttingDown, UnknownSession
+from prims.feedback import Surroundings, advice, defined_in, lost_file, wants_files
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
 from prims.session.notebook import export
@@ -134,9 +136,12 @@ def locate(session: Session, relative: str) -> tuple[Path, list[str], str]:
         Refused: it is not a path inside the workspace.
     """
     parts = checked_parts(relative)
-    if parts[0] == "mounts":
-        return session.mounts, parts[1:], "/".join(parts)
-    return session.files, parts, "/".join(parts)
+    root, inside = (session.mounts, parts[1:]) if parts[0] == "mounts" else (session.files, parts)
+    if not relative.isascii():
+        # A name may be spelled in two ways that look alike: letters with their accents, or both apart.
+        spellings = (inside, *([unicodedata.normalize(form, p) for p in inside] for form in ("NFC", "NFD")))
+        inside = next((s for s in spellings if os.path.lexists(root.joinpath(*s))), inside)
+    return root, inside, "/".join([*parts[: len(parts) - len(inside)], *inside])
 
 
 def open_file(session: Session, relative: str) -> int:
@@ -146,7 +151,10 @@ def open_file(session: Session, relative: str) -> int:
         Refused: there is no such plain file.
     """
     root, parts, name = locate(session, relative)
-    return open_beneath(root, parts, name)
+    try:
+        return open_beneath(root, parts, name)
+    except NoSuchFile as problem:
+        raise NoSuchFile(f"{problem} {lost_file(relative, _names_of_files(session))}") from None
 
 
 class SessionTable:

@@ -29,6 +29,7 @@ from prims.session.web import MANNERS, REDIRECTS, Manners, answer, late
 __all__ = ["Fetched", "Manners", "Reach", "Stored", "fetch", "put"]
 
 _MOST_REDIRECTS = 5
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _CHUNK = 256 << 10
 _PACKED_EXTRA = 64 << 10
 _GZIP_TYPES = frozenset({"application/gzip", "application/x-gzip", "application/x-tgz", "application/x-compressed-tar"})
@@ -94,11 +95,13 @@ async def _brought(url: str, sink: Sink, reach: Reach, manners: Manners) -> tupl
 
 def _next_hop(url: httpx2.URL, place: Place, location: str) -> tuple[httpx2.URL, Place]:
     try:
-        joined = str(url.join(location))
+        joined = url.join(location)
     except httpx2.InvalidURL:
         raise Refused(f"{place} redirects to a malformed URL. Give the final URL.") from None
+    if joined.scheme not in ("https", "http"):
+        raise Refused(f"{place} redirects to a {joined.scheme[:20]}: URL, which is not followed. Give the final URL.")
     try:
-        target, next_place = parsed(joined)
+        target, next_place = parsed(str(joined))
     except Refused as problem:
         raise Refused(f"{place} redirects to a URL that is not followed. {problem}") from None
     if place.scheme == "https" and next_place.scheme == "http":
@@ -171,7 +174,7 @@ def _data_url(url: str, most_bytes: int) -> tuple[str, bytes]:
     data = urllib.parse.unquote_to_bytes(payload)
     kind, *parameters = (part.strip().lower() for part in head.split(";"))
     if "base64" in parameters:
-        packed = b"".join(data.split())
+        packed = b"".join(data.split()).translate(_URL_SAFE)
         try:
             data = base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)
         except binascii.Error:

@@ -17,14 +17,15 @@ from pathlib import Path
 import anyio.to_thread
 
 from prims.beneath import FOLDER, open_file, open_folder
-from prims.errors import Refused
+from prims.errors import NoSuchFile, Refused
+from prims.kernel.text import tellable
 from prims.model import Artifact
 
 # Below output/: forms of what was shown that are for programs only.
 HIDDEN = ".shown"
 
 _MOST_ENTRIES, _FEW_ENTRIES = 20_000, 50
-_MOST_LISTED = 500
+_MOST_LISTED = 250
 _DEEPEST = 32
 
 # Where a file stood when it was last looked at: a change of any of these is a change of the file.
@@ -47,14 +48,15 @@ def open_beneath(root: Path, parts: list[str], name: str) -> int:
     """A descriptor of the regular file at `parts` below `root`; `name` is how readers call it. The caller closes it.
 
     Raises:
-        Refused: there is none, the way to it goes through a link, or it is not a plain file.
+        NoSuchFile: there is none.
+        Refused: the way to it goes through a link, or it is not a plain file.
     """
     if not parts:
         raise Refused(f"{name!r} is a folder of this session's workspace, not a file.")
     try:
         return open_file(root, parts)
     except FileNotFoundError:
-        raise Refused(f"There is no file {name!r} in this session's workspace.") from None
+        raise NoSuchFile(f"There is no file {name!r} in this session's workspace.") from None
     except (OSError, ValueError):
         raise Refused(f"{name!r} is not a plain file of this session's workspace.") from None
 
@@ -89,18 +91,16 @@ def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed],
     except (OSError, ValueError):
         raise Refused(f"There is no folder {shown!r} in this session's workspace.") from None
     found: list[Listed] = []
-    left_out = 0
     try:
         with os.scandir(descriptor) as entries:
-            for entry in entries:
-                if len(found) >= _MOST_LISTED or not _is_text(entry.name):
-                    left_out += 1
-                    continue
-                with contextlib.suppress(OSError):
-                    found.append(_listed(entry, shown))
+            every = sorted(entries, key=lambda e: e.name)
+        told = [entry for entry in every if tellable(entry.name)][:_MOST_LISTED]
+        for entry in told:
+            with contextlib.suppress(OSError):
+                found.append(_listed(entry, shown))
     finally:
         os.close(descriptor)
-    return sorted(found, key=lambda e: e.name), left_out
+    return found, len(every) - len(told)
 
 
 def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
@@ -125,7 +125,7 @@ def _snapshot(files: Path, most: int) -> Snapshot:
         for name, status in _walk(files, 4 * most):
             if len(found) >= most:
                 raise _TooMany
-            if _is_text(name):
+            if tellable(name):
                 found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
             else:
                 nameless += 1
@@ -187,15 +187,6 @@ def _walk(files: Path, most: int) -> Iterator[tuple[str, os.stat_result]]:
     finally:
         for _, folder in pending:
             os.close(folder)
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name can be told and asked for as it is: valid UTF-8, without control characters."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return name.isprintable()
 
 
 def adopt(files: Path, spooled: Path, name: str, uid: int | None, *, hidden: bool = False) -> str | None:

@@ -127,11 +127,23 @@ def _judge(answer: Answer, ask: Ask, source: Source, packing: str) -> None:
 _WEAK = ("image/bmp", "application/vnd.microsoft.portable-executable", "audio/mpeg", "font/otf")
 
 
+# Names of texts that may begin as a page does.
+_PAGES = frozenset(("", "html", "htm", "xhtml", "mhtml", "php", "asp", "jsp", "txt", "log", "md", "tmpl", "j2", "vue"))
+
+
+def _is_page(sample: str) -> bool:
+    return sample[:200].lstrip().lower().startswith(("<!doctype html", "<html"))
+
+
 def _text(answer: Answer, ask: Ask, source: Source, suffix: str, coding: Coding) -> None:
     from look import tables, texts
 
     sample = tidy(source.head()[coding.skip :].decode(coding.codec, "replace"))
-    if suffix in TABLES:
+    if _is_page(sample) and suffix not in _PAGES:
+        answer.mime = "text/html"
+        answer.note(f"a page (HTML), whatever .{short(suffix, 20)} says: perhaps one to sign in, or of an error")
+        texts.text(answer, ask, source, coding)
+    elif suffix in TABLES:
         answer.mime = TABLES[suffix]
         order = ",;\t|" if suffix == "csv" else "\t,;|"
         tables.csv_file(answer, ask, source, coding, tables.delimiter_of(sample, source.head_is_all, order)[0])
@@ -147,6 +159,10 @@ def _text(answer: Answer, ask: Ask, source: Source, suffix: str, coding: Coding)
     elif suffix in TEXTS and suffix not in ("txt", "log"):
         answer.mime = TEXTS[suffix]
         texts.text(answer, ask, source, coding)
+        if answer.mime == "image/svg+xml":
+            from look import pictures
+
+            pictures.drawing(answer, ask, source)
     else:
         _nameless(answer, ask, source, coding, sample, suffix)
 
@@ -164,10 +180,9 @@ def _nameless(answer: Answer, ask: Ask, source: Source, coding: Coding, sample: 
         answer.mime = "text/csv" if delimiter != "\t" else "text/tab-separated-values"
         tables.csv_file(answer, ask, source, coding, delimiter)
         return
-    lowered = sample[:200].lower().lstrip()
-    if lowered.startswith(("<!doctype html", "<html")):
+    if _is_page(sample):
         answer.mime = "text/html"
-    elif lowered.startswith("<?xml"):
+    elif sample.lstrip()[:5].lower() == "<?xml":
         answer.mime = "application/xml"
     texts.text(answer, ask, source, coding)
 

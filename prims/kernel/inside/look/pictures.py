@@ -34,7 +34,7 @@ def picture(answer: Answer, ask: Ask, source: Source, words: str) -> None:
         except Unusable as error:
             answer.note(str(error))
         except Exception as error:  # Pillow has as many errors as formats
-            answer.note(f"the picture cannot be shown: {type(error).__name__}: {error}")
+            answer.note(f"the picture cannot be shown: {_words(error)}")
     pixels = f", {answer.width:,} × {answer.height:,} pixels" if answer.width and answer.height else ""
     answer.text = f"{words}{pixels}"
 
@@ -108,9 +108,32 @@ def redrawn(ask: Ask, name: str, room: int) -> dict[str, Any]:
     except Unusable as error:
         return {"image": None, "note": one_line(short(str(error), 200))}
     except Exception as error:  # Pillow has as many errors as formats
-        words = "it is no picture" if type(error).__name__ == "UnidentifiedImageError" else str(error)
-        return {"image": None, "note": one_line(short(f"it cannot be read: {words}", 200))}
+        return {"image": None, "note": f"it cannot be read: {_words(error)}"}
     return {"image": _base64(data), "image_mime": mime, "width": width, "height": height}
+
+
+def _words(error: Exception) -> str:
+    what = "it is no picture, or of no kind that is known here"
+    return what if type(error).__name__ == "UnidentifiedImageError" else one_line(short(str(error), 150))
+
+
+def drawing(answer: Answer, ask: Ask, source: Source) -> None:
+    """The picture of an SVG, beside its source."""
+    if ask.brief or ask.offset:
+        return
+    ask.allow_layers()
+    try:
+        from PIL import Image
+
+        image = Image.open(_rastered(source, ask), formats=_FORMATS)
+        small, answer.image_mime = _small(image, ask.image_edge, ask.image_bytes, lossless=True)
+        answer.image = _base64(small)
+    except ImportError as error:
+        answer.note(f"drawing it needs the package {error.name}")
+    except MemoryError:
+        raise
+    except Exception as error:
+        answer.note(f"it cannot be drawn: {_words(error)}")
 
 
 def _rastered(source: Source, ask: Ask) -> BytesIO:

@@ -194,6 +194,8 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
     names = name_columns(header, width)
     types = column_types(body, min(width, ask.columns))
     answer.set_columns(names, types, ask.columns, width)
+    if header is not None and len(header) < width and len(set(widths)) == 1:
+        answer.note("the first line has fewer fields than the others: perhaps it is not the header")
     if len(set(widths)) > 1:
         answer.note(f"rows have different numbers of fields, from {min(widths):,} to {max(widths):,}")
     if header is not None and len(set(header)) < len(header):

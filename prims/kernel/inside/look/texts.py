@@ -96,7 +96,10 @@ def load(answer: Answer, source: Source, coding: Coding, most: int) -> Any:
     except RecursionError:
         answer.note("JSON that is nested too deeply to be parsed")
     except (ValueError, UnicodeError) as error:
-        answer.note(f"not valid JSON: {one_line(short(str(error), 150))}")
+        if "integer string conversion" in str(error):
+            answer.note("JSON with a number too long to be parsed")
+        else:
+            answer.note(f"not valid JSON: {one_line(short(str(error), 150))}")
     return None
 
 
