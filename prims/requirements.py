@@ -286,12 +286,13 @@ def _normalise(entry: str) -> tuple[str, str | None]:
     # Imported here: packaging costs milliseconds, and most calls bring no requirements.
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
+    from packaging.utils import InvalidName, canonicalize_name
 
     try:
         requirement = Requirement(entry.strip())
+        canonicalize_name(requirement.name, validate=True)
         holds = requirement.marker is None or requirement.marker.evaluate()
-    except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName) as e:
+    except (InvalidRequirement, InvalidName, UndefinedComparison, UndefinedEnvironmentName) as e:
         raise Refused(
             f"The requirement {shown(entry)} cannot be read as a package with optional versions. "
             'Give each package its own entry, like ["pandas", "six>=1.16", "uvicorn[standard]==0.30.*"].'

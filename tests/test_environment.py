@@ -453,6 +453,7 @@ async def test_a_pin_that_moves_the_kernel_gets_the_kernel_in_its_own_layer(cach
         (("cv2",), "unknown", ["Did you mean opencv-python-headless?"]),
         (("numpy==99.0",), "unknown", ["numpy==99.0"]),
         (("mysqlclient==2.2.4",), "no-wheel", ["mysqlclient", "source"]),
+        (("sklearn",), "no-wheel", ["Did you mean scikit-learn?"]),
         (("numpy==1.20.0",), "no-wheel", ["numpy", "no wheel"]),
         (("traitlets==5.0.5",), "conflict", ["Jupyter kernel", "traitlets>=5.4.0", "traitlets==5.0.5"]),
         (("ipython==5.10.0", "pyzmq==19.0.2"), "no-wheel", ["pyzmq==19.0.2"]),

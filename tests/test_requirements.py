@@ -63,6 +63,7 @@ def test_good_entries_come_out_normalised_sorted_and_once(given: list[str], take
         ("six.tar.gz", "file or folder"),
         ("pandas==", "cannot be read"),
         ("pandas=1.0", "cannot be read"),
+        ("SIX_", "cannot be read"),
         ("numpy pandas", "own entry"),
         ("numpy, pandas", "own entry"),
         ("наука", "cannot be read"),

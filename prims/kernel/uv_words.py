@@ -82,7 +82,7 @@ def _sentence(said: str, log: str, asked: Sequence[str], code: int | None) -> tu
             f"{missing} cannot be installed: what was asked for has only source distributions, or no wheel "
             f"for {_PYTHON} on this machine. Packages are not built from source here, because that would run "
             f"their build scripts outside the sandbox (the operator can allow it: --allow-sdists). "
-            f"Try another version or another package. uv says: {why}"
+            f"{_meant(distribution_for(missing)) or 'Try another version or another package.'} uv says: {why}"
         )
     if re.search(rf"\b{KERNEL_NAME}\b", said):
         return "conflict", (
@@ -134,11 +134,14 @@ def _name(requirement: str) -> str:
 def _unknown(name: str, asked: Sequence[str]) -> str:
     if not _was_asked(name, asked):
         return f"There is no package {name} on the package index; something that was asked for depends on it."
-    better = distribution_for(name)
-    if better is None and (close := difflib.get_close_matches(name, _KNOWN_NAMES, n=1, cutoff=0.8)):
-        better = close[0]
-    hint = f"Did you mean {better}?" if better else "Check its spelling: the name to import may differ from it."
+    close = difflib.get_close_matches(name, _KNOWN_NAMES, n=1, cutoff=0.8)
+    hint = _meant(distribution_for(name) or next(iter(close), None))
+    hint = hint or "Check its spelling: the name to import may differ from it."
     return f"There is no package {name} on the package index. {hint}"
+
+
+def _meant(name: str | None) -> str:
+    return f"Did you mean {name}?" if name else ""
 
 
 def _other(log: str, code: int | None) -> str:
