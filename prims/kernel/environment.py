@@ -394,7 +394,7 @@ class Environments:
     def _late(self) -> InstallError:
         return InstallError(
             f"The packages were not installed within {self._seconds:g} s (install_seconds). Ask for fewer or "
-            "smaller packages, or try again: what was downloaded whole is kept.",
+            "smaller packages, or try again: what was downloaded whole is kept. Or the package index does not answer.",
             reason="timeout",
         )
 

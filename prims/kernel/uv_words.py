@@ -1,7 +1,7 @@
 """What uv says when it fails, turned into one of our reasons and a sentence that says what to do. Pure.
 
 Phrases are matched only where they hold a blank: a requirement holds none (prims.requirements sees to it), so
-nobody can forge a reason by naming a package after it. Wordings of uv 0.8 to 0.13.
+nobody can forge a reason by naming a package after it. Wordings of uv 0.13.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ _NO_WHEEL = (
     re.compile(rf"only found wheels for `{_NAME}`"),
 )
 _HASH = re.compile(r"Hash mismatch for `([A-Za-z0-9][A-Za-z0-9._-]*)")
+_DAMAGED = re.compile(
+    rf"{_NAME}(?:==\S+)? has an invalid package format"
+    rf"|Failed to download `{_NAME}[^`]*` cause: Failed to extract archive"
+)
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of | (?:is|are) available and you require ")
 _OTHER_PYTHON = re.compile(r"Python version \S+ does not satisfy Python")
 _NETWORK = re.compile(
@@ -39,6 +43,8 @@ _CAUSE_OF_NETWORK = re.compile(
     r"|Network is unreachable|HTTP status (?:client|server) error \([^)]*\)|invalid peer certificate"
 )
 _PASSWORD = re.compile(r"//[^/\s@]*@")
+_OTHER_FILE = "Try another version; the operator of this server should look at the index."
+_FULL = "The operator of this server has to make room, or set another cache_dir."
 # A few names that people mistype, to have something to compare an unknown name with.
 _KNOWN_NAMES = (
     "beautifulsoup4", "fastapi", "flask", "httpx", "lxml", "matplotlib", "networkx", "numpy", "openpyxl",
@@ -65,6 +71,10 @@ def _sentence(said: str, log: str, asked: Sequence[str], code: int | None) -> tu
             f"The file of {found[1]} that the package index gave is not the one whose hash it lists, so it was not "
             "installed. The operator of this server should look at the index."
         )
+    if found := _DAMAGED.search(said):
+        return "other", f"The file of {found[1] or found[2]} that the package index gave is damaged. {_OTHER_FILE}"
+    if "No space left on device" in said or "Disk quota exceeded" in said:
+        return "other", "The packages could not be installed: the disk of the package cache is full. " + _FULL
     # Before the network: with a dead network uv may find no solution in what its cache holds.
     if _NETWORK.search(said):
         cause = _CAUSE_OF_NETWORK.search(said)
