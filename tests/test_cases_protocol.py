@@ -192,6 +192,30 @@ async def test_a_line_that_is_no_message_does_not_end_the_server() -> None:
         assert (await pipes.run("print('still here')\n"))["structuredContent"]["stdout"] == "still here\n"
 
 
+async def test_what_a_client_writes_carelessly_is_understood_or_answered_at_once() -> None:
+    plain = '{"code": "1", "timeout_seconds": -1}'
+    ask = '{"jsonrpc": "2.0", "id": "ID", "method": "tools/call", "params": {"name": "run_code", "arguments": ARGS}}'
+    careless = {
+        "cut emoji": ask.replace("ARGS", '{"code": "1 # \\ud83d", "timeout_seconds": -1}'),
+        "byte order mark": "\ufeff" + ask.replace("ARGS", plain),
+        "arguments as text": ask.replace("ARGS", json.dumps(plain)),
+        "null as token": ask.replace("ARGS", plain + ', "_meta": {"progressToken": null}'),
+        "batch": "[" + ask.replace("ARGS", plain) + "]",
+    }
+    wrong = {"params": '{"jsonrpc": "2.0", "id": "ID", "method": "ping", "params": [1]}', "version": '{"id": "ID", "method": "ping"}'}
+    async with wire("2025-03-26") as pipes:
+        for name, line in {**careless, **wrong}.items():
+            await pipes.send(line.replace("ID", name).encode())
+        for name in careless:
+            while not (found := [m for m in pipes.messages if m.get("id") == name]):
+                await pipes.read()
+            assert "timeout_seconds" in found[0]["result"]["content"][0]["text"], found
+        for name in wrong:
+            while not (found := [m for m in pipes.messages if m.get("id") == name]):
+                await pipes.read()
+            assert found[0]["error"]["code"] == -32600, found
+
+
 async def test_nothing_is_said_before_the_client_speaks() -> None:
     with tempfile.TemporaryDirectory(prefix="pt-") as folder:
         process = await anyio.open_process(

@@ -14,6 +14,7 @@ from mcp.server.stdio import stdio_server
 from prims.config import Settings
 from prims.isolation.self_protection import protect_server
 from prims.server.host import CLOSE_SECONDS, Host, running_host
+from prims.server.mending import Item, mend
 from prims.server.tools import make_server
 
 # Together with the closing this stays below the two seconds that clients give a server to end.
@@ -38,7 +39,9 @@ async def _serve(settings: Settings) -> None:
         server = make_server(host)
         async with stdio_server() as (read, write), anyio.create_task_group() as group:
             group.start_soon(_leave, leaving, host)
-            await server.run(read, write, server.create_initialization_options())
+            into, mended = anyio.create_memory_object_stream[Item](0)
+            group.start_soon(mend, read, write, into)
+            await server.run(mended, write, server.create_initialization_options())
             group.cancel_scope.cancel()
 
 

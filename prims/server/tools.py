@@ -48,6 +48,7 @@ from prims.model import RunResult
 from prims.server import app, file_tools, prompt, resources
 from prims.server.arguments import Parameter, input_schema, read
 from prims.server.host import Host
+from prims.server.mending import mended_context
 from prims.server.progress import ProgressPump
 from prims.server.render import OUTPUT_SCHEMA, file_uri, render
 from prims.session.table import Session, SessionTable
@@ -201,9 +202,9 @@ def make_server(host: Host) -> Server[Any]:
         except PrimsError as problem:
             raise MCPError(INVALID_PARAMS, plain(problem)) from None
 
-    async def note_first_answer(ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def mend_and_note(ctx: Context, call_next: CallNext) -> HandlerResult:
         try:
-            return await call_next(ctx)
+            return await call_next(mended_context(ctx))
         finally:
             host.answered()
 
@@ -221,7 +222,7 @@ def make_server(host: Host) -> Server[Any]:
         on_get_prompt=get_prompt,
     )
     server.extensions = app.EXTENSIONS
-    server.middleware.append(note_first_answer)
+    server.middleware.append(mend_and_note)
     return server
 
 
