@@ -297,6 +297,14 @@ async def test_what_programs_miss_without_namespaces_is_told_in_one_line(outside
         assert not result.is_error
 
 
+async def test_workers_that_are_started_anew_find_their_python(outside: Outside) -> None:
+    code = """import multiprocessing
+worker = multiprocessing.get_context("spawn").Process(target=print, args=("worked",))
+worker.start()
+worker.join()"""
+    assert stdout(await tried(outside, code)) == "worked\n"
+
+
 async def test_signals_to_everybody_reach_nobody_outside(outside: Outside) -> None:
     others = wrapper.tree(outside.other_pid)
     assert len(others) >= 3

@@ -363,6 +363,8 @@ def _move_to(venv: str) -> None:
     sys.path[:] = [venv + path.removeprefix(old) if path.startswith(f"{old}/") else path for path in sys.path]
     site.PREFIXES[:] = [venv if prefix == old else prefix for prefix in site.PREFIXES]
     sys.modules.pop("sysconfig", None)  # keeps paths below the prefix that it found
+    if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
+        spawn.set_executable(sys.executable)
     site.USER_BASE = site.USER_SITE = None
 
 
