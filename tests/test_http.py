@@ -182,8 +182,14 @@ open("secret.txt", "w").write("outside of output")
         assert part.content == bytes(range(10, 20))
         whole = await http.get(f"{root}/data.bin")
         assert whole.content == bytes(range(100))
-        known = {"If-None-Match": whole.headers["etag"]}
-        assert (await http.get(f"{root}/data.bin", headers=known)).status_code == 304
+        tag = whole.headers["etag"]
+        for asked, status in {tag: 304, f'"x", W/{tag}': 304, "*": 304, '"x"': 200}.items():
+            known = await http.get(f"{root}/data.bin", headers={"If-None-Match": asked})
+            assert known.status_code == status, asked
+        ranges = {"bytes=-5": 206, "bytes=0-1, 5-6": 206, "bytes=200-": 416, "bytes=9-5": 200, "x=0-1": 200, "": 200}
+        for asked, status in ranges.items():
+            answer = await http.get(f"{root}/data.bin", headers={"Range": asked})
+            assert answer.status_code == status, asked
         for path in ("link", "../secret.txt", "..%2fsecret.txt", "%2e%2e/secret.txt", "no.txt", "a%00b", "/etc/passwd"):
             refused = await http.get(f"{root}/{path}")
             # (A client may itself shorten a path with dots; what is asked for then is no file either.)
@@ -313,9 +319,7 @@ async def test_a_stopped_server_answers_what_was_under_way(state: Path) -> None:
             async def call() -> None:
                 code = "import time; print('half', flush=True); time.sleep(300)"
                 results.append(
-                    await client.call_tool(
-                        "run_code", {"code": code, "timeout_seconds": 400}, progress_callback=heard
-                    )
+                    await client.call_tool("run_code", {"code": code, "timeout_seconds": 400}, progress_callback=heard)
                 )
 
             group.start_soon(call)

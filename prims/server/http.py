@@ -225,9 +225,13 @@ async def _artifact(host: Host, request: Request) -> Response:
     mime = mimetypes.guess_type(path, strict=False)[0] or "application/octet-stream"
     status = os.fstat(descriptor)
     etag = f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
-    if etag in re.split(r"\s*,\s*", request.headers.get("if-none-match", "")):
+    known = re.split(r"\s*,\s*", request.headers.get("if-none-match", "").strip())
+    if known == ["*"] or etag in (tag.removeprefix("W/") for tag in known):
         os.close(descriptor)
         return Response(status_code=304, headers={"ETag": etag})
+    if not _is_range(request.headers.get("range", "")):
+        # What is no range is to be ignored: https://www.rfc-editor.org/rfc/rfc9110#section-14.2
+        request.scope["headers"] = [(name, value) for name, value in request.scope["headers"] if name != b"range"]
     return FileResponse(
         # The open file itself, not its name, which by now could be another's.
         f"/proc/self/fd/{descriptor}",
@@ -238,6 +242,14 @@ async def _artifact(host: Host, request: Request) -> Response:
         headers={"ETag": etag, **_HARMLESS},
         background=BackgroundTask(os.close, descriptor),
     )
+
+
+def _is_range(value: str) -> bool:
+    """Whether a Range header names ranges of bytes, each from a first to a last one that is not before it."""
+    unit, _, ranges = value.partition("=")
+    parts = [re.fullmatch(r"\s*(?:(\d+)-(\d+)?|-\d+)\s*", part) for part in ranges.split(",")]
+    sound = (part is not None and (part[2] is None or int(part[1]) <= int(part[2])) for part in parts)
+    return unit.strip().lower() == "bytes" and all(sound)
 
 
 async def _notebook(host: Host, request: Request) -> Response:
