@@ -179,7 +179,7 @@ ROWS = {
     "sound, films and pictures from elsewhere": Row(
         "from IPython.display import Audio, Image, Video, YouTubeVideo, display\nimport numpy as np\ndisplay(Audio(np.sin(np.arange(11025) / 10), rate=11025))\ndisplay(Video('https://a.example/v.mp4'))\ndisplay(YouTubeVideo('abc'))\nImage(url='https://a.example/i.png')\n",
         ("Audio, audio/wav, 1.00 s, 11,025 Hz, 1 channel", "https://a.example/v.mp4", "youtube.com/embed/abc", "[image: https://a.example/i.png]"),
-        shown=(("audio/wav", False), (HTML, False), (HTML, False), (HTML, False)),
+        shown=(("audio/wav", False), (HTML, False), (HTML, False), (HTML, False)), also=(HTML,),
     ),
     "drawings": Row(
         "from IPython.display import SVG\nSVG('<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"60\" height=\"40\"><text>label</text></svg>')\n",
@@ -187,7 +187,7 @@ ROWS = {
     ),
     "pictures and films within pages and texts": Row(
         "import base64, io\nfrom IPython.display import HTML, Markdown, display\nfrom PIL import Image\nb = io.BytesIO(); Image.effect_noise((40, 30), 90).save(b, 'PNG'); e = base64.b64encode(b.getvalue()).decode()\ndisplay(HTML(f'<p>seen</p><img src=\"data:image/png;base64,{e}\">'))\ndisplay(HTML(f'<script>f = [\"data:image/png;base64,{e}\", \"data:image/png;base64,{e[:-8]}\"]</script>'))\ndisplay(HTML(f'<video><source src=\"data:video/mp4;base64,{\"AAAA\" * 200}\"></video>'))\nMarkdown(f'# head\\n![m](data:image/png;base64,{e})')\n",
-        ("seen", "Page with 2 pictures or films", "# head\n  ![m](image/png)"), 3, ((PNG, False), (PNG, False), ("video/mp4", False), (PNG, False)), also=(HTML,) * 3,
+        ("seen", "Page with 2 pictures or films", "# head\n  ![m](data:image/png;base64,…)"), 3, ((PNG, False), (PNG, False), ("video/mp4", False), (PNG, False)), also=(HTML,) * 3,
     ),
     "no picture": Row("from IPython.display import Image\nImage(b'none', format='png')\n", ("what it gives as image/png is no picture",)),
     "pictures of Pillow in all modes": Row(

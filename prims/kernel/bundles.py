@@ -20,6 +20,7 @@ LONGEST_TEXT = 20_000
 
 _OBJECT_REPR = re.compile(r"\s*<(?:[\w.]+ object|[^\n<>]{1,200} at 0x[0-9a-f]+)>\s*", re.IGNORECASE)
 _MIME = re.compile(r"[a-z0-9][\w.+-]{0,50}/[a-z0-9][\w.+-]{0,80}", re.IGNORECASE)
+_EMBEDDED = re.compile(r"data:((?:image|audio|video)/(?!svg)[\w.+-]{2,20});base64,([\w+/=\s\\]{400,})", re.ASCII)
 _MOST_FORMS = 8
 _VEGA_JSON = re.compile(r"(application/vnd\.vega(?:lite)?\.v\d+)\.json")
 # Only of use to a page that is alive.
@@ -60,7 +61,7 @@ def read(data: Mapping[str, Any], *, summary: bool) -> Content:
     wrong = [m for m in INLINE if m in data and sniff(_decoded(data[m])) is None]
     if wrong and (not text or _OBJECT_REPR.fullmatch(text)):
         text = f"{text} [what it gives as {' and '.join(wrong)} is no picture]".strip()
-    forms = sorted(_forms(data), key=lambda form: _rank(form[0]))[:_MOST_FORMS]
+    forms = sorted((*_forms(data), *_embedded(data)), key=lambda form: _rank(form[0]))[:_MOST_FORMS]
     by_text = all(form in _TOLD_BY_TEXT and len(raw) <= _LARGE for form, raw in forms)
     real = bool(text) and not _OBJECT_REPR.fullmatch(text)
     told = not forms or (real and by_text and not summary)
@@ -82,10 +83,20 @@ def _text(data: Mapping[str, Any]) -> tuple[str, str]:
         return text, "text/plain"
     for mime in ("text/markdown", "text/latex"):
         if isinstance(data.get(mime), str):
-            return plain(data[mime]), "text/markdown"  # whose renderers take LaTeX too
+            # As Markdown, whose renderers take LaTeX too.
+            return _EMBEDDED.sub(r"data:\1;base64,…", plain(data[mime])), "text/markdown"
     if "application/json" in data:
         return plain(json.dumps(data["application/json"], ensure_ascii=False)), "text/plain"
     return text, "text/plain"
+
+
+def _embedded(data: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """The first picture, sound or film within a page or a text that has none beside it."""
+    if not any(isinstance(mime, str) and mime.startswith(("image/", "audio/", "video/")) for mime in data):
+        for text in (data.get("text/html"), data.get("text/markdown")):
+            if isinstance(text, str) and (found := _EMBEDDED.search(text)):
+                yield from _forms({found[1]: re.sub(r"[\s\\]+", "", found[2])})
+                return
 
 
 def _forms(data: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:

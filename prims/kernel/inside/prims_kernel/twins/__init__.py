@@ -119,7 +119,7 @@ def smaller_picture(data: Any) -> str | None:
 
 
 def complete(content: dict[str, Any]) -> dict[str, Any]:
-    """A message about something shown, with words for a bundle that has none of its own, and pictures as pictures."""
+    """A message about something shown, with words for a bundle that has none of its own."""
     data = content.get("data")
     if not isinstance(data, dict) or data.keys() <= {"text/plain"}:
         return content
@@ -127,12 +127,11 @@ def complete(content: dict[str, Any]) -> dict[str, Any]:
         from prims_kernel.twins import bundles
 
         data, metadata = dict(data), dict(content.get("metadata") or {})
-        media = bundles.take_media(data)
         if bundles.is_silent(data):
             metadata[SILENT] = True
         elif twin := bundles.describe(data):
             add(twin, data, metadata)
-        elif media or bundles.is_alive(data):
+        elif bundles.is_alive(data):
             metadata[SUMMARY] = True
         return {**content, "data": data, "metadata": metadata}
     return content

@@ -15,29 +15,16 @@ _MOST_SVG = 200_000
 _MOST_CODE = 500
 # A text of this length which only spells out how a value was made says less than a page of half as much.
 _LONG_REPR = 1500
-_EMBEDDED = re.compile(r"data:((?:image|audio|video)/(?!svg)\w{2,10});base64,([\w+/=\s\\]{400,})", re.ASCII)
+_EMBEDDED = re.compile(r"data:(?:image|audio|video)/(?!svg)[\w.+-]{2,20};base64,[\w+/=\s\\]{400,}", re.ASCII)
 _SETS_UP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<(?:link|meta)\b[^>]*>", re.DOTALL | re.IGNORECASE)
 _ALIVE = re.compile(r"<(?:script|iframe|canvas|img|video|audio|object|embed)\b", re.IGNORECASE)
-
-
-def take_media(data: dict[str, Any]) -> bool:
-    """Give a bundle of a page or a text with a picture, sound or film in it, and none beside, that. Texts lose it."""
-    if any(mime.startswith(("image/", "audio/", "video/")) for mime in data):
-        return False
-    for mime in ("text/html", "text/markdown"):
-        if isinstance(data.get(mime), str) and (found := _EMBEDDED.search(data[mime])):
-            data[found[1]] = re.sub(r"[\s\\]+", "", found[2])
-            if mime == "text/markdown":
-                data[mime] = _EMBEDDED.sub(r"\1", data[mime])
-            return True
-    return False
 
 
 def is_silent(data: dict[str, Any]) -> bool:
     """Whether a bundle is a page of nothing but scripts and styles."""
     html, text = data.get("text/html"), data.get("text/plain", "")
     silent = isinstance(html, str) and data.keys() <= {"text/html", "text/plain"} and not _SETS_UP.sub("", html).strip()
-    return silent and (not text or _OBJECT_REPR.fullmatch(text) is not None)
+    return silent and (not text or _OBJECT_REPR.fullmatch(text) is not None) and not _EMBEDDED.search(str(html))
 
 
 def is_alive(data: dict[str, Any]) -> bool:

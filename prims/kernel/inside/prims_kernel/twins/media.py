@@ -62,8 +62,7 @@ def _audio(value: Any) -> Twin | None:
     kind = str(value.mimetype or "audio/wav")
     seconds = _seconds(data)
     length = f", {seconds}" if seconds else ""
-    more = {kind: base64.b64encode(data).decode("ascii")}
-    return Twin(f"Audio, {kind}{length}, {size(len(data))}", summary=True, more=more, without=("text/html",))
+    return Twin(f"Audio, {kind}{length}, {size(len(data))}", summary=True)
 
 
 def _seconds(data: bytes) -> str:
@@ -85,8 +84,7 @@ def _video(value: Any) -> Twin | None:
     if isinstance(data, str):
         data = base64.b64decode(data)
     kind = str(value.mimetype or "video/mp4")
-    more = {kind: base64.b64encode(data).decode("ascii")}
-    return Twin(f"Video, {kind}, {size(len(data))}", summary=True, more=more, without=("text/html",))
+    return Twin(f"Video, {kind}, {size(len(data))}", summary=True)
 
 
 def _formula(value: Any) -> Twin | None:
