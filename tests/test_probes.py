@@ -302,7 +302,7 @@ async def test_workers_that_are_started_anew_find_their_python(outside: Outside)
 worker = multiprocessing.get_context("spawn").Process(target=print, args=("worked",))
 worker.start()
 worker.join()"""
-    assert stdout(await tried(outside, code)) == "worked\n"
+    assert stdout(await kit.run_code(outside.client, code)) == "worked\n"
 
 
 async def test_signals_to_everybody_reach_nobody_outside(outside: Outside) -> None:
