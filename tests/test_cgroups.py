@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from prims import config, doctor
 from prims.isolation.cgroups import Cgroup, NoCgroups, own
+from prims.kernel.environment import Environments
 
 _ROOT = "35 24 0:30 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 _OTHERS = "22 1 254:0 / / rw - ext4 /dev/vda rw\n30 24 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
@@ -116,3 +123,76 @@ def test_a_cgroup_bounds_what_is_in_it_where_there_can_be_one() -> None:
         assert all(told)  # why there is none here, and what to do
     else:
         assert told == [True, True, "limit", True, False, True]
+
+
+# The first process of a machine whose files are those of this one, read-only; its cgroups are its own.
+_INIT = """#!/bin/sh
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
+mount -t tmpfs run /run; mount -t tmpfs -o size=1G tmp /tmp; mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p /dev/shm /dev/pts; mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts
+cd {here}
+PRIMS_CACHE_DIR={cache} {python} -c '{runs}' 2>&1
+echo o > /proc/sysrq-trigger
+sleep 60
+"""
+
+# A started kernel and forked ones; each is ended by Linux, faster than the server looks, or while it is held up.
+_RUNS = """
+import anyio, os
+from tests.engines import engine_of_one_session
+fast = "import mmap; print(1, flush=True); held = [mmap.mmap(-1, 64 << 20, flags=0x8022) for _ in range(9)]"
+files = "for n in range(6): open(\\"/tmp/%d\\" % n, \\"wb\\").write(bytes(60 << 20))"
+async def main():
+    async with engine_of_one_session(memory_bytes="300M", tmp_bytes="380M") as session:
+        async def tell(bomb):
+            result = await session.run(bomb)
+            print("told", result.status, repr(result.stdout.head), result.cause, flush=True)
+        await tell(fast)
+        await session.until_forked()
+        await tell(fast)
+        await tell(files)
+        base = session.engine._cgroups.base
+    print("left", [entry.name for entry in os.scandir(base) if entry.is_dir()], flush=True)
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(
+    not shutil.which("linux.uml") or os.geteuid() != 0, reason="needs root, and Debian's package user-mode-linux"
+)
+def test_runs_are_bounded_by_cgroups_on_a_machine_that_has_them(tmp_path: Path) -> None:
+    async def build() -> None:
+        settings = config.load({"default_packages": ""})
+        async with Environments(settings, config.tool_environment()) as environments:
+            await environments.base()
+
+    anyio.run(build)  # there is no network in there
+    init = tmp_path / "init"
+    here = Path(__file__).parents[1]
+    init.write_text(_INIT.format(here=here, python=sys.executable, runs=_RUNS, cache=config.load().cache_dir))
+    init.chmod(0o755)
+    machine = subprocess.Popen(
+        ["linux.uml", "mem=1500M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet", "con=null",
+         "con0=null,fd:1", f"init={init}"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = machine.communicate(timeout=150)
+    finally:
+        # Its processes are processes here, in one group; some may just be being made.
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(100):
+                os.killpg(machine.pid, signal.SIGKILL)
+                machine.wait(10)
+    if "told" not in said and "Traceback" not in said:
+        pytest.skip(f"user mode Linux does not come up here: {said[-300:]}")
+    told = re.findall(r"^(?:told|left) .*(?=\r?$)", said, re.MULTILINE)
+    ended = r"memory limit 300 MiB reached; peak (29\d|300) MiB"
+    wanted = [
+        rf"told out_of_memory '1\\n' {ended}",
+        rf"told out_of_memory '1\\n' {ended}",
+        rf"told out_of_memory '' {ended}, 2\d\d MiB of it files in memory, such as those in /tmp",
+        r"left \[\]",
+    ]
+    assert len(told) == len(wanted), said[-3000:]
+    assert all(map(re.fullmatch, wanted, map(str.strip, told))), said[-3000:]

@@ -483,7 +483,7 @@ def _judge(
         if limits.memory_bytes and ending.peak_bytes > limits.memory_bytes // 2:
             used = f"; memory peak {binary(ending.peak_bytes)} of {binary(limits.memory_bytes)}"
         if ending.oom_kills > 0 and "SIGKILL" in (ending.exit or ""):
-            used += "; probably by Linux, because the machine was out of memory"
+            used += "; probably by Linux, because the machine or container was out of memory"
         cause = f"the kernel ended: {ending.exit}{used}"
         return "died", CodeError("KernelDied", cause, traceback, line), cause
     if ending.reply == "error" or error is not None:

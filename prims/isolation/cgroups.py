@@ -28,7 +28,7 @@ _LEAF = "prims-server"
 _RUN = re.compile(r"prims-(\d+)-[0-9a-f]+")  # the server's pid
 _BESIDE = 2  # processes of the walls themselves, which no limit of processes is meant for
 _SYSTEMD_SECONDS = 5.0
-_REMOVE_SECONDS = 1.0
+_REMOVE_SECONDS = 5.0
 # Units that only hold what somebody has started from a desktop or a terminal: a server may leave them.
 _TO_BE_LEFT = re.compile(r".+\.scope|app-.+\.service")
 # Enters the cgroup whose list of processes is $0, and becomes the command; outside it, if need be: `holds` tells.
@@ -123,7 +123,7 @@ class Cgroup:
         return None
 
     def remove(self) -> None:
-        """Remove it and whatever is in it; what cannot be is left to the next server. Blocks for a second at most."""
+        """Remove it and whatever is in it; what cannot be is left to the next server. Blocks for seconds at most."""
         until = time.monotonic() + _REMOVE_SECONDS
         while time.monotonic() < until:
             try:

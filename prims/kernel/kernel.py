@@ -300,9 +300,9 @@ class Kernel:
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
         peak, killed = self._watch.peak, oom_kills() - (self._oom_kills or 0) if exit_text else 0
-        if self._cgroup is not None:
+        if self._cgroup is not None and reply is None:
             by = self._cgroup.killed()
-            if by == "limit" and reply is None:
+            if by == "limit":
                 stop.set("out_of_memory")
             if stop.reason == "out_of_memory":
                 peak = max(peak, self._cgroup.peak())
