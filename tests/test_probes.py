@@ -21,6 +21,7 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
 from prims.isolation import bubblewrap, wrapper
+from prims.kernel.bridge import MOST_AHEAD
 from prims.state import sweep
 from tests import forgeries, kit, probes, users
 from tests.engines import IS_FORKED
@@ -120,6 +121,11 @@ def files_in(state: Path) -> Path:
     """The working directory of a server's only session."""
     (files,) = state.glob("*/w1/files")
     return files
+
+
+def resident(pid: int) -> int:
+    """What a process holds in memory, in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def spilled(folder: str) -> list[Path]:
@@ -413,10 +419,15 @@ print("x" * 100_000)
 # --------------------------------------------------------------------------------------- forged messages
 
 @pytest.fixture(scope="module", params=users.KINDS[:1])
-async def forging(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+async def forged(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, int]]:
     with users.owner(request.param) as who:
-        async with serving(who, "s", *LAYERS) as (client, _, _):
-            yield client
+        async with serving(who, "s", *LAYERS) as (client, _, pid):
+            yield client, pid
+
+
+@pytest.fixture
+def forging(forged: tuple[Client, int]) -> Client:
+    return forged[0]
 
 
 @pytest.mark.parametrize("forgery", forgeries.FORGERIES.values(), ids=forgeries.FORGERIES)
@@ -441,6 +452,25 @@ async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie:
     assert "before\n" in stdout(result)  # wherever what was forged stands
     kit.text_of(result).encode()
     assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
+
+
+async def test_a_message_without_an_end_does_not_fill_the_server(forged: tuple[Client, int]) -> None:
+    client, pid = forged
+    before = resident(pid)
+    most = before
+    async with anyio.create_task_group() as group:
+
+        async def look() -> None:
+            nonlocal most
+            while True:
+                most = max(most, resident(pid))
+                await anyio.sleep(0.05)
+
+        group.start_soon(look)
+        result = await kit.run_code(client, f"{forgeries.FORGE}{forgeries.ENDLESS_MESSAGE}", timeout_seconds=3)
+        group.cancel_scope.cancel()
+    assert stdout(result) == "connected\n"
+    assert most - before < 3 * MOST_AHEAD
 
 
 async def test_in_landlock_walls_forgers_and_liars_get_no_further(outside: Outside) -> None:

@@ -15,7 +15,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from prims.isolation.cgroups import Cgroup
 from prims.isolation.limits import Watch, describe_exit, oom_kills, tree
 from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
+from prims.kernel.bridge import Flow, bridge
 from prims.kernel.forkserver import ForkedProcess, ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
@@ -110,6 +111,8 @@ class Kernel:
         self._pipes = pipes
         self._proxy = proxy
         self._client = manager.client(context=_context())
+        self._client.ip = str(launch.private / "b")  # through the bridge
+        self._flows = {port: Flow() for port in (manager.shell_port, manager.iopub_port, manager.control_port)}
         self._dead = anyio.Event()
         self._cgroup: Cgroup | None = None
         self._still = False
@@ -186,10 +189,9 @@ class Kernel:
             process.wait()
         self._dead.set()
 
-    @staticmethod
-    async def _until(channel: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def _until(self, channel: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         while True:
-            message = await _receive(channel)
+            message = await self._receive(channel)
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 if message is not None and wanted(message):
                     return message
@@ -475,7 +477,7 @@ class Kernel:
         """All iopub messages of this run."""
         limit = self._launch.box.limits.output_bytes
         while True:
-            message = await _receive(self._client.iopub_channel)
+            message = await self._receive(self._client.iopub_channel)
             if message is None:
                 continue
             try:
@@ -503,6 +505,19 @@ class Kernel:
             if limit is not None and relay.bytes > limit:
                 stop.set("output")
 
+    async def _receive(self, channel: Any) -> dict[str, Any] | None:
+        """The next message of a channel; None for one that is not a message, whatever is wrong with it."""
+        frames = await channel.socket.recv_multipart()
+        port = self._client.iopub_port if channel is self._client.iopub_channel else self._client.shell_port
+        self._flows[port].took(frames)
+        try:
+            _, rest = channel.session.feed_identities(frames)
+            message: dict[str, Any] = channel.session.deserialize(rest)
+        except Exception:
+            # Each kind of malformed message makes jupyter_client raise another exception.
+            return None
+        return message if isinstance(message, dict) else None
+
     async def _drain(self, order: _Order) -> None:
         """Messages of a dead kernel that are still on their way. (What lies in the pipes is read to its end anyhow.)"""
         quiet = 0
@@ -510,6 +525,12 @@ class Kernel:
             ready = await self._client.iopub_channel.socket.poll(20)
             quiet = 0 if ready else quiet + 1
             await anyio.sleep(0.005)
+
+    def bridge(self) -> AbstractAsyncContextManager[None]:
+        """What connects this server to the kernel, while its block lasts."""
+        sockets = Path(self._manager.ip)
+        inner = [sockets.parent.name, sockets.name]
+        return bridge(Path(self._client.ip), self._launch.box.run, inner, self._flows)
 
     async def close(self) -> None:
         """End the kernel and give back sockets and descriptors. Idempotent."""
@@ -559,6 +580,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
         kernel = Kernel(manager, launch, pipes, proxy)
         while writers:
             os.close(writers.pop())
+        await stack.enter_async_context(kernel.bridge())
         await kernel._ready()
         yield kernel
     finally:
@@ -653,18 +675,6 @@ class _Order:
 async def _then_set(first: anyio.Event | Stop, event: anyio.Event) -> None:
     await first.wait()
     event.set()
-
-
-async def _receive(channel: Any) -> dict[str, Any] | None:
-    """The next message of a channel; None for one that is not a message, whatever is wrong with it."""
-    frames = await channel.socket.recv_multipart()
-    try:
-        _, rest = channel.session.feed_identities(frames)
-        message: dict[str, Any] = channel.session.deserialize(rest)
-    except Exception:
-        # Each kind of malformed message makes jupyter_client raise another exception.
-        return None
-    return message if isinstance(message, dict) else None
 
 
 def _read_small(root: Path, parts: list[str], most: int) -> str:
