@@ -51,12 +51,18 @@ class Flow:
 
 @asynccontextmanager
 async def bridge(outer: Path, root: Path, inner: Sequence[str], flows: dict[int, Flow]) -> AsyncIterator[None]:
-    """Sockets at `{outer}-{port}` for each of `flows`, which lead to those at `{inner}-{port}` below `root`."""
+    """Sockets at `{outer}-{port}` for each of `flows`, which lead to those at `{inner}-{port}` below `root`.
+
+    Raises:
+        OSError: the folder of the inner ones cannot be opened.
+    """
     loop = asyncio.get_running_loop()
+    folder = open_folder(root, inner[:-1])
     with contextlib.ExitStack() as stack:
+        stack.callback(os.close, folder)
         listeners = {port: stack.enter_context(_listener(f"{outer}-{port}")) for port in flows}
         tasks = [
-            loop.create_task(_serve(listeners[port], root, [*inner[:-1], f"{inner[-1]}-{port}"], flow))
+            loop.create_task(_serve(listeners[port], folder, f"{inner[-1]}-{port}", flow))
             for port, flow in flows.items()
         ]
         try:
@@ -75,12 +81,12 @@ def _listener(path: str) -> socket.socket:
     return listener
 
 
-async def _serve(listener: socket.socket, root: Path, inner: Sequence[str], flow: Flow) -> None:
-    """Connect one caller after the other to what is at `inner` then."""
+async def _serve(listener: socket.socket, folder: int, name: str, flow: Flow) -> None:
+    """Connect one caller after the other to what has this name in the folder then."""
     loop = asyncio.get_running_loop()
     while True:
         ours, _ = await loop.sock_accept(listener)
-        with ours, await _connected(root, inner) as theirs:
+        with ours, await _connected(folder, name) as theirs:
             ours.setblocking(False)
             flow.begin()
             asking = loop.create_task(_pass(ours, theirs))
@@ -92,32 +98,27 @@ async def _serve(listener: socket.socket, root: Path, inner: Sequence[str], flow
                 await asyncio.wait([asking])
 
 
-async def _connected(root: Path, inner: Sequence[str]) -> socket.socket:
-    """A connection to the socket at `inner`, as soon as there is one."""
+async def _connected(folder: int, name: str) -> socket.socket:
+    """A connection to the socket of this name, as soon as there is one."""
     for pause in itertools.chain(itertools.repeat(_SOON, _SOON_TRIES), itertools.repeat(_LATER)):
         with contextlib.suppress(OSError):
-            return _connect(root, inner)
+            return _connect(folder, name)
         await asyncio.sleep(pause)
     raise AssertionError("the pauses have no end")
 
 
-def _connect(root: Path, inner: Sequence[str]) -> socket.socket:
-    os.lstat(root.joinpath(*inner))  # cheap, and as a rule there is nothing yet
+def _connect(folder: int, name: str) -> socket.socket:
+    os.stat(name, dir_fd=folder, follow_symlinks=False)  # cheap, and at first there is nothing yet
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     theirs = socket.socket(socket.AF_UNIX)
     try:
         theirs.setblocking(False)
-        folder = open_folder(root, inner[:-1])
-        try:
-            found = os.open(inner[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        finally:
-            os.close(folder)
-        try:
-            theirs.connect(f"/proc/self/fd/{found}")
-        finally:
-            os.close(found)
+        theirs.connect(f"/proc/self/fd/{found}")
     except BaseException:
         theirs.close()
         raise
+    finally:
+        os.close(found)
     return theirs
 
 

@@ -140,7 +140,7 @@ class Kernel:
         Raises:
             KernelStartError: it ended or did not answer in time.
         """
-        self._client.start_channels(stdin=False, hb=False)
+        self._client.start_channels(stdin=False, hb=False, control=False)  # that one when it is needed
         with anyio.move_on_after(START_SECONDS):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._until_dead, group.cancel_scope)
@@ -539,7 +539,10 @@ class Kernel:
                 self.kill()
                 with anyio.move_on_after(5):
                     await self._wait_for_process()
-            self._client.stop_channels()
+            # Its own `stop_channels` would first make those that there are not.
+            for name in ("shell", "iopub", "control"):
+                if (channel := getattr(self._client, f"_{name}_channel")) is not None:
+                    channel.stop()
             with contextlib.suppress(Exception):
                 await self._manager.cleanup_resources()
             for pipe in self._pipes.values():
