@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import keyword
 import math
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,8 +47,11 @@ class NotebookFile:
 
         self._counts: dict[int, int] = {}
         try:
-            self.notebook: Any = nbformat.reads(path.read_text("utf-8"), as_version=4)
-            nbformat.validate(self.notebook)
+            text = _completed(path.read_text("utf-8-sig"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that cells have no ids, or the same: they get new ones
+                self.notebook: Any = nbformat.reads(text, as_version=4)
+                nbformat.validate(self.notebook)
         except OSError as problem:
             raise Refused(f"{path} cannot be read: {problem}") from problem
         except (
@@ -143,6 +148,22 @@ class NotebookFile:
 
     def _code_cells(self, *, skipped: bool) -> Iterator[Any]:
         return (cell for cell in self.notebook.cells if _is_run(cell) or (skipped and cell.cell_type == "code"))
+
+
+def _completed(text: str) -> str:
+    """A notebook of the format 4 with what programs and people that write one by hand leave out: it says nothing."""
+    notebook = json.loads(text)
+    if not isinstance(notebook, dict):
+        raise ValueError("it is no JSON object")
+    if notebook.get("nbformat") != 4:
+        return text
+    for part in (notebook, *(c for c in notebook.get("cells") or () if isinstance(c, dict))):
+        part.setdefault("metadata", {})
+        if "cell_type" in part:
+            part["source"] = part.get("source") or ""
+        if part.get("cell_type") == "code":
+            part["outputs"], part["execution_count"] = part.get("outputs") or [], part.get("execution_count")
+    return json.dumps(notebook)
 
 
 def write_whole(path: Path, data: bytes) -> None:

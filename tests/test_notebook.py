@@ -608,6 +608,22 @@ async def test_a_session_that_is_run_again_gives_the_same_outputs(state: Path) -
     assert "ModuleNotFoundError" in json.dumps(outputs(state / "first.ipynb")[4])
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_a_notebook_that_leaves_out_what_says_nothing_is_read_without_a_word(
+    tmp_path: Path, start: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    cells = [
+        {"cell_type": "code", "source": "1"},
+        {"cell_type": "markdown"},
+        {"cell_type": "code", "id": "a", "source": ["2"]},
+    ]
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "cells": [*cells, {**cells[2], "outputs": []}]}
+    (tmp_path / "in.ipynb").write_text(start + json.dumps(notebook), "utf-8")
+    [step] = NotebookFile(tmp_path / "in.ipynb").steps()
+    assert [cell.code for cell in step.cells] == ["1", "2", "2"]
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
