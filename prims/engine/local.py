@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Hashable, Iterator
+from compileall import compile_dir
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +29,7 @@ from prims.isolation.uids import give_uid_back, take_uid
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments, create_venv
-from prims.kernel.folders import fits, make_box, make_session_folder, view
+from prims.kernel.folders import KERNEL_FILES, fits, make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
 from prims.kernel.kernel import Ending, Kernel, start_kernel
@@ -61,7 +63,7 @@ _log = logging.getLogger(__name__)
 _LOOKS_AT_ONCE = 4
 # What the confined helper has, whatever the operator's default packages are: it opens pictures and draws SVG.
 _HELPERS = ("pillow", "resvg-py")
-_HELPERS_SECONDS = 15.0
+_HELPERS_SECONDS, _HELPERS_AGAIN_SECONDS = 15.0, 60.0
 # How many ended sandboxes may still be there when the next run begins.
 _MOST_LEFTOVERS = 4
 # A run has the machine to itself for this long before the spare for the next one is made.
@@ -115,7 +117,7 @@ class LocalEngine:
         self._cgroups: Cgroups | None = None
         self._choosing = anyio.Lock()
         self._looking = anyio.Semaphore(_LOOKS_AT_ONCE)
-        self._helpers_missing = False
+        self._helpers_from = -math.inf  # when to ask for the helper's packages again
         self._ended: list[tuple[_Key, Kernel]] = []
         self._names = itertools.count(1)
 
@@ -203,15 +205,17 @@ class LocalEngine:
 
     async def _for_helper(self) -> Environment:
         """What the confined helper has; where that cannot be had, the packages that runs have must do."""
-        if not self._helpers_missing:
+        if time.monotonic() >= self._helpers_from:
             with suppress(InstallError), anyio.move_on_after(_HELPERS_SECONDS):
                 return await self._environments.for_requirements(_HELPERS)
-            self._helpers_missing = True
+            self._helpers_from = time.monotonic() + _HELPERS_AGAIN_SECONDS
         return await self._environments.base()
 
     async def prepare(self) -> None:
         """Prove the walls and build the base layers. Raises what `run` would raise."""
         await self.walls()
+        # Once for an installation: inside they are read-only, and every process would compile them for itself.
+        await anyio.to_thread.run_sync(lambda: compile_dir(KERNEL_FILES, quiet=2))
         base = await self._environments.base()
         if self._fonts.wanted(base):
             await self._list_fonts(base)

@@ -149,8 +149,9 @@ class Room:
             async with anyio.create_task_group() as group:
                 group.start_soon(Watch().run, process.pid, box.limits, exceeded)
                 group.start_soon(self._watch_disk, exceeded)
-                group.start_soon(read_pipe, process.stderr.fileno(), err, _OUTPUT_BYTES)
-                await read_pipe(process.stdout.fileno(), out, _OUTPUT_BYTES)
+                async with anyio.create_task_group() as readers:
+                    readers.start_soon(read_pipe, process.stderr.fileno(), err, _OUTPUT_BYTES)
+                    readers.start_soon(read_pipe, process.stdout.fileno(), out, _OUTPUT_BYTES)
                 await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
                 group.cancel_scope.cancel()
         finally:
