@@ -237,6 +237,7 @@ async def test_the_steps_make_a_server_that_runs_code_with_a_token_and_without_a
         PRIMS_PORT="0", PRIMS_TOKEN_FILE=str(secret), HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9"
     )
     assert not Path(environ["UV_CACHE_DIR"]).exists()
+    assert list(Path(environ["PRIMS_CACHE_DIR"]).glob("layers/*/resvg_py/__pycache__"))
     [command] = of(FINAL, "CMD")
     program, *arguments = json.loads(command)
     program = shutil.which(program, path=environ["PATH"]) or ""
