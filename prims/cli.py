@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as problem:
         print(f"prims: {problem}", file=sys.stderr)
         return 2
+    if os.geteuid() == 0:
+        os.umask(0o022)  # the uids that root gives to code must be able to read what is made for them
     match options.command:
         case "serve":
             # Loading is a tenth faster without the collector, which finds nothing to do then. `Host` turns it on again.

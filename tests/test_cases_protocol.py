@@ -111,10 +111,11 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(revision: str, *arguments: str) -> AsyncIterator[Wire]:
+async def wire(revision: str, *arguments: str, umask: int = -1, below: str = "") -> AsyncIterator[Wire]:
     """A new server, spoken to in one revision of the protocol, past its handshake."""
     with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as folder:
-        state = Path(folder)
+        state = Path(folder) / below
+        state.mkdir(parents=True, exist_ok=True)
         with (state / "stderr.log").open("wb") as log:
             process = await anyio.open_process(
                 [sys.executable, "-m", "prims", "serve", *arguments],
@@ -123,6 +124,7 @@ async def wire(revision: str, *arguments: str) -> AsyncIterator[Wire]:
                 stderr=log,
                 env=kit.server_environment(state),
                 cwd=folder,
+                umask=umask,
             )
             try:
                 pipes = Wire(process, revision, state)
@@ -190,6 +192,19 @@ async def test_a_line_that_is_no_message_does_not_end_the_server() -> None:
         await pipes.send(b'{"jsonrpc": "2.0", "method": "notifications/nobody-knows"}')
         await pipes.send(b"")
         assert (await pipes.run("print('still here')\n"))["structuredContent"]["stdout"] == "still here\n"
+
+
+async def test_a_strict_umask_keeps_no_code_from_its_files() -> None:
+    async with wire(NEW, umask=0o077) as pipes:
+        code = "open('output/f', 'w').close()\nprint(open('mounts/m.txt').read())\n"
+        result = await pipes.run(code, files=[{"url": "data:,mounted", "mountPath": "m.txt"}])
+        assert result["structuredContent"]["stdout"] == "mounted\n", result
+
+
+async def test_a_path_too_long_for_sockets_is_told_in_words() -> None:
+    async with wire(NEW, below="x" * 90) as pipes:
+        [block] = (await pipes.run("1"))["content"]
+        assert "too long" in block["text"] and "PRIMS_STATE_DIR" in block["text"]
 
 
 async def test_what_a_client_writes_carelessly_is_understood_or_answered_at_once() -> None:

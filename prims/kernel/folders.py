@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from prims.errors import KernelStartError
 from prims.isolation.walls import Box
 from prims.model import Limits
 from prims.trees import remove_tree
@@ -18,10 +19,10 @@ def make_box(run: Path, session: Path, layers: tuple[Path, ...], limits: Limits,
     """The view of one run; makes the folder for its sockets below `run`, which is new and private.
 
     Raises:
-        ValueError: the path is too long for sockets.
+        KernelStartError: the path is too long for sockets.
     """
     if not fits(run):
-        raise ValueError(f"{run} is too long a path for sockets; set PRIMS_STATE_DIR to a shorter one")
+        raise KernelStartError(f"{run} is too long a path for sockets: set PRIMS_STATE_DIR to a shorter one.")
     box = view(run, session, layers, limits, uid)
     _make_run_folder(box)
     return box

@@ -41,7 +41,8 @@ async def _serve(settings: Settings) -> None:
             group.start_soon(_leave, leaving, host)
             into, mended = anyio.create_memory_object_stream[Item](0)
             group.start_soon(mend, read, write, into)
-            await server.run(mended, write, server.create_initialization_options())
+            async with mended:
+                await server.run(mended, write, server.create_initialization_options())
             group.cancel_scope.cancel()
 
 
