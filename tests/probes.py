@@ -263,6 +263,9 @@ PROCESSES = [
         ("io_ports", "kernel(172, 3)"),
         ("no_address_randomisation", "kernel(135, 0x0040000)"),
         ("secret_memory_unaccounted", "kernel(447, 0)"),
+        ("namespaces_of_others", "kernel(470, struct.pack('IIQQ', 24, 0, 0, 0), bytes(64), 8, 0)"),
+        ("mounts_of_others", "kernel(458, struct.pack('IIQQ', 24, 0, 1 << 63, 0), bytes(64), 8, 0)"),
+        ("line_discipline", "__import__('fcntl').ioctl(os.openpty()[1], 0x5423, struct.pack('i', 13))"),
         ("message_queue_unaccounted", "kernel(240, b'evil', 0o102, 0o600, 0)"),
         ("watch_all_files", "kernel(300, 0, 0)"),
         ("bpf", "kernel(321, 0, struct.pack('IIII', 2, 4, 8, 1) + bytes(112), 128)"),
@@ -396,6 +399,14 @@ for family, kind in ((40, 1), (38, 5), (17, 3), (31, 1), (44, 3), (30, 1), (2, 3
     except OSError: continue
     made.append(family)
 escaped(made) if made else blocked()""",
+        odd_protocols="""
+made = []
+# SCTP, multipath TCP, UDP-Lite; netlink of sockets, audit, netfilter, events and generic
+for family, kind, protocol in ((2, 1, 132), (10, 1, 262), (2, 2, 136), *((16, 3, n) for n in (4, 9, 12, 15, 16))):
+    try: socket.socket(family, kind, protocol).close()
+    except OSError: continue
+    made.append((family, protocol))
+escaped(made) if made else blocked()""",
         netlink_add_link="""
 def add():
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as s:
@@ -446,6 +457,12 @@ try:
     with open(W.workspace + "/output/large", "wb") as file: file.truncate(1 << 42)
     print("UNLIMITED")
 except OSError as e: print("LIMITED", e)""",
+    limit_space_taken_at_once="""
+descriptor = os.open(W.workspace + "/output/large", os.O_RDWR | os.O_CREAT)
+done = C.fallocate(descriptor, 1, ctypes.c_long(0), ctypes.c_long(8 << 30))  # beyond the size that the file has
+why = os.strerror(ctypes.get_errno())
+print("UNLIMITED" if done == 0 or os.fstat(descriptor).st_blocks else "LIMITED", why)
+os.unlink(W.workspace + "/output/large")""",
     limit_memory_one_process="""
 try: bytearray(40 << 30); print("UNLIMITED")
 except MemoryError: print("LIMITED")""",
@@ -471,6 +488,7 @@ print(said, written >> 20)""",
 SHARED_MACHINE = [
     dataclasses.replace(probe, only="landlock")
     for probe in attempts(
+        ("watches_of_the_users", "kernel(294, 0)"),
         ("priority_of_users_others", "os.setpriority(os.PRIO_USER, os.getuid(), 1)"),
         ("kill_supervisor", "os.kill(os.getppid(), signal.SIGKILL)"),
         ("stop_supervisor", "os.kill(os.getppid(), signal.SIGSTOP)"),

@@ -60,6 +60,12 @@ CASES = [
     ("tmp-bytes", "error", "for n in range(4): open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))"),
     ("tmp-bytes", "ok", "!for i in 1 2 3 4; do dd if=/dev/zero of=/tmp/$i bs=1M count=1; done"),
     (
+        "tmp-bytes",
+        "limit",
+        "import ipykernel, os, time\nfolder = os.path.dirname(ipykernel.get_connection_file())\n"
+        "for n in range(4): open(f'{folder}/{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)",
+    ),
+    (
         "workspace-bytes",
         "limit",
         "import time\nfor n in range(9): open(f'{n}', 'wb').write(b'x' * (2 << 20))\ntime.sleep(60)",

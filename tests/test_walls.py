@@ -23,6 +23,7 @@ import pytest
 from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, limits, probe, uids, wrapper
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
+from prims.kernel.kernel import _files_in
 from prims.model import Limits
 from tests.processes import end
 from tests.users import STRANGER
@@ -195,6 +196,15 @@ for place in ("/tmp", "/dev/shm", "/home/sandbox"):
 """
     limited = Limits(tmp_bytes=8 << 20)
     assert run(bwrap, make(bwrap, limits=limited), code).splitlines() == ["No space left on device True"] * 3
+
+
+def test_files_in_memory_are_counted_from_outside(bwrap: bubblewrap.Bubblewrap, make: Make) -> None:
+    code = "import time\nfor n in range(500): open(f'/tmp/{n}', 'w')\nprint('made', flush=True)\ntime.sleep(600)"
+    process = start(bwrap, make(bwrap), code)
+    assert line_of(process) == "made"
+    assert 500 <= _files_in(bwrap.inner_pid(process), ("/tmp", "/dev/shm")) < 600
+    bwrap.kill(process)
+    process.communicate(timeout=SECONDS)
 
 
 def test_processes_memory_and_open_files_are_limited(bwrap: bubblewrap.Bubblewrap, make: Make) -> None:
@@ -523,13 +533,14 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x50000
 @pytest.mark.parametrize(
     ("machine", "arch", "calls"),
     [
-        ("x86_64", 0xC000003E, (1, 56, 435, 16, 41, 165)),
-        ("aarch64", 0xC00000B7, (64, 220, 435, 29, 198, 40)),
+        ("x86_64", 0xC000003E, (1, 56, 435, 16, 41, 165, 285)),
+        ("aarch64", 0xC00000B7, (64, 220, 435, 29, 198, 40, 47)),
     ],
 )
 def test_the_filter_judges_calls_as_it_should_on(machine: str, arch: int, calls: tuple[int, ...]) -> None:
     program = wrapper.seccomp_program(machine)
-    numbers = dict(zip(("write", "clone", "clone3", "ioctl", "socket", "mount"), calls, strict=True))
+    names = ("write", "clone", "clone3", "ioctl", "socket", "mount", "fallocate")
+    numbers = dict(zip(names, calls, strict=True))
 
     def judge(name: str, *arguments: int) -> int:
         return verdict(program, numbers[name], arch, *arguments)
@@ -538,9 +549,13 @@ def test_the_filter_judges_calls_as_it_should_on(machine: str, arch: int, calls:
     assert judge("mount") == ERRNO | 1
     assert judge("clone3") == ERRNO | 38
     assert [judge("clone", flags) for flags in (17, 0x3D0F00, 0x10000011)] == [ALLOW, ALLOW, ERRNO | 1]
-    assert [judge("ioctl", 0, call) for call in (0x5413, 0x5412, 0x541C)] == [ALLOW, ERRNO | 1, ERRNO | 1]
+    assert judge("fallocate") == ERRNO | 95
+    assert [judge("ioctl", 0, call) for call in (0x5413, 0x5412, 0x541C, 0x5423)] == [ALLOW, *[ERRNO | 1] * 3]
     families = [judge("socket", family) for family in (1, 2, 10, 16, 40, 38)]
     assert families == [ALLOW] * 4 + [ERRNO | 97] * 2
+    # Ordinary sockets, those of routes; SCTP, multipath TCP, netfilter.
+    asked = ((2, 1, 0), (10, 1, 6), (2, 2, 17), (16, 3, 0), (2, 1, 132), (10, 1, 262), (16, 3, 12))
+    assert [judge("socket", *one) for one in asked] == [ALLOW] * 4 + [ERRNO | 93] * 3
     assert verdict(program, numbers["write"], 0x40000003) == KILL
     if machine == "x86_64":
         assert verdict(program, 0x40000000 | 1, arch) == ERRNO | 38

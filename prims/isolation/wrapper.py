@@ -193,7 +193,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None),
     "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104),
-    "keyctl": (250, 219), "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279),
+    "keyctl": (250, 219), "listmount": (458, 458), "listns": (470, 470), "lookup_dcookie": (212, 18),
+    "mbind": (237, 235), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "migrate_pages": (256, 238), "modify_ldt": (154, None),
     "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429), "move_pages": (279, 239),
     "mq_open": (240, 180), "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188),
@@ -206,16 +207,19 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "semtimedop": (220, 192), "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450),
     "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268),
     "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
-    "shmget": (29, 194), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
+    "shmget": (29, 194), "statmount": (457, 457), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
     "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vhangup": (153, 58),
     "vmsplice": (278, 75),
 }  # fmt: skip
 
+# Takes a disk's space at once, as much as there is, past the limit of files and between two looks of the server.
+_UNSUPPORTED: dict[str, tuple[int | None, int | None]] = {"fallocate": (285, 47)}
+
 # What takes the place of namespaces, none of which Landlock judges (or only from some version on): calls to
 # services of the machine, watching folders, and the files, queues and priorities of the same user's others.
 _DENIED_ALONE: dict[str, tuple[int | None, int | None]] = {
-    "connect": (42, 203), "file_setattr": (469, 469), "inotify_add_watch": (254, 27), "ioprio_set": (251, 30),
-    "mq_unlink": (241, 181),
+    "connect": (42, 203), "file_setattr": (469, 469), "inotify_add_watch": (254, 27), "inotify_init": (253, None),
+    "inotify_init1": (294, 26), "ioprio_set": (251, 30), "mq_unlink": (241, 181),
 }  # fmt: skip
 
 # Answered as if done, where the code's files and the server's have one owner: programs copy modes and times of
@@ -245,17 +249,18 @@ _JUDGED: dict[str, tuple[int, int]] = {
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column above
 _X32_BIT = 0x40000000
 _CLONE_NEW_ANY = 0x7E020000
-_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_TERMINAL_CALLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX; TIOCSETD, which may load modules
 _SET_FLAGS = (0x40086602, 0x401C5820)  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 _SET_OWNER_IOCTL, _SET_OWNER_FCNTL = (0x8901, 0x8902), (8, 15)  # whom SIGIO goes to
 _UNIX = 1
 _FAMILIES = (_UNIX, 2, 10, 16)  # INET, INET6, NETLINK (getifaddrs needs the last)
+_PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; of NETLINK, the first is that of routes and addresses
 _STREAMS = (1, 1 | 0o4000, 1 | 0o2000000, 1 | 0o2004000)  # SOCK_STREAM, with NONBLOCK, with CLOEXEC, with both
 
 _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _EACCES, _ENOSYS, _EAFNOSUPPORT = 1, 13, 38, 97
-_NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24  # offsets in struct seccomp_data; low halves, little-endian
+_EPERM, _EACCES, _ENOSYS, _EPROTONOSUPPORT, _EOPNOTSUPP, _EAFNOSUPPORT = 1, 13, 38, 93, 95, 97
+_NUMBER, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32  # offsets in struct seccomp_data; low halves, little-endian
 
 
 def seccomp_program(machine: str, landlock: Mapping[str, Any] | None = None) -> bytes:
@@ -308,8 +313,9 @@ def seccomp_program(machine: str, landlock: Mapping[str, Any] | None = None) -> 
         add(_JGE, _X32_BIT, no=1)
         add(_RETURN, _ERRNO | _ENOSYS)
     each(_DENIED, _EPERM)
+    each(_UNSUPPORTED, _EOPNOTSUPP)
     each({"clone3": _JUDGED["clone3"]}, _ENOSYS)  # what makes C libraries fall back to clone, which can be judged
-    ioctls = [*_TERMINAL_INPUT]
+    ioctls = [*_TERMINAL_CALLS]
     if landlock:
         each(_DENIED_ALONE, _EACCES)
         for call in ("prlimit64", "sched_setaffinity", "sched_setattr", "setpriority"):
@@ -331,6 +337,7 @@ def seccomp_program(machine: str, landlock: Mapping[str, Any] | None = None) -> 
         only(call, _ARG0, (_UNIX,) if landlock else _FAMILIES, _EAFNOSUPPORT)
         if landlock:
             only(call, _ARG1, _STREAMS, _EAFNOSUPPORT)  # others send to paths without connecting
+    only("socket", _ARG2, _PROTOCOLS, _EPROTONOSUPPORT)
     add(_RETURN, _ALLOW)
     return b"".join(code)
 

@@ -334,17 +334,18 @@ class Kernel:
         self._launch.walls.kill(self._process)
 
     async def _watch_temporary_files(self, stop: Stop) -> None:
-        """Stop a run that fills its own folder, where that lies on the disk: then no size of a tmpfs bounds it."""
-        box, most = self._launch.box, self._launch.box.limits.tmp_bytes
-        if not Path(self._launch.walls.places(box).tmp).is_relative_to(box.run):
-            return
+        """Stop a run that fills its own folder, which lies on the disk, or makes very many files in memory, whose size
+        bounds what is in them and not what Linux notes of each."""
+        walls, box, most = self._launch.walls, self._launch.box, self._launch.box.limits.tmp_bytes
+        places = walls.places(box)
+        in_memory = () if Path(places.tmp).is_relative_to(box.run) else (places.tmp, places.home, "/dev/shm")
         while True:
             await anyio.sleep(_DISK_SECONDS)
             used = await anyio.to_thread.run_sync(usage, box.run)
-            if used.bytes > most or used.files >= MOST_COUNTED:
-                stop.set(
-                    "disk", f"temporary files limit {binary(most)} reached: {used.files} hold {binary(used.bytes)}"
-                )
+            files = used.files + _files_in(walls.inner_pid(self._process), in_memory)
+            if used.bytes > most or files >= MOST_COUNTED:
+                limit = binary(most) if used.bytes > most else f"{MOST_COUNTED:,} files"
+                stop.set("disk", f"temporary files limit {limit} reached: {files:,} hold {binary(used.bytes)}")
 
     async def _run_cell(
         self, code: str, number: int | None, requests: _Requests, stop: Stop, seconds: float | None, *, history: bool
@@ -678,6 +679,16 @@ class _Order:
 async def _then_set(first: anyio.Event | Stop, event: anyio.Event) -> None:
     await first.wait()
     event.set()
+
+
+def _files_in(pid: int | None, places: Sequence[str]) -> int:
+    """How many files there are in the file systems that this process sees at `places`, as far as we may look."""
+    count = 0
+    for place in places if pid is not None else ():
+        with contextlib.suppress(OSError):
+            system = os.statvfs(f"/proc/{pid}/root{place}")
+            count += system.f_files - system.f_ffree
+    return count
 
 
 def _read_small(root: Path, parts: list[str], most: int) -> str:
