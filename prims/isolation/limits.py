@@ -155,7 +155,7 @@ class Watch:
         """The same where a cgroup bounds the run. It is stopped here while Linux only holds it up, for the place it is
         at; if it is too fast for that, Linux ends it."""
         if self._cpu_before is None:
-            self._cpu_before = cgroup.cpu_seconds()
+            self._cpu_before = 0.0 if most_cpu is None else cgroup.cpu_seconds()
         near = False
         while True:
             await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
