@@ -55,6 +55,9 @@ _USUAL = {"np": "import numpy as np", "pd": "import pandas as pd", "plt": "impor
           "sns": "import seaborn as sns", "px": "import plotly.express as px", "pl": "import polars as pl",
           "go": "import plotly.graph_objects as go", "sp": "import sympy as sp", "tf": "import tensorflow as tf",
           "nx": "import networkx as nx", "alt": "import altair as alt"}  # fmt: skip
+_SHELL = re.compile(
+    r"[ \t]*(?:pip3?|uv|conda|apt|apt-get|npm|cd|ls|cat|mkdir|cp|mv|rm|curl|wget|git|echo|python3?)[ \t]+[-\w./~$]"
+)
 _NO_FILE = re.compile(r"No such file or directory(?: \(os error 2\))?[:'\" ]+([^'\"\n]{1,500})")
 _NO_PROGRAM = re.compile(
     r"_execute_child[^\0]*No such file or directory: '([^'/\n]{1,100})'|MovieWriter \((\w+)\) not available"
@@ -127,6 +130,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
     elif error.name == "SyntaxError" and (match := re.search(r"\n[ \t]*(%%\w{1,50})", request.code)):
         hints.append(f"{match[1]} can only stand in the first line, for all of the code: send it in a call of its own.")
+    elif error.name == "SyntaxError" and _SHELL.match(_line(request.code, error.line)):
+        hints.append("A line for a shell begins with !, and packages belong into requirements.")
     elif error.name == "NameError" and not request.cells and (match := _NAME.search(error.value)):
         hints += _lost_name(match[1], around)
     elif match := _NO_PROGRAM.search(f"{error.traceback[-3000:]}\n{error.value}"):
@@ -191,6 +196,11 @@ def lost_file(path: str, files: tuple[str, ...]) -> str:
     inputs = sorted(files, key=lambda file: not file.startswith("mounts/"))
     more = f" and {len(inputs) - 8} more" if len(inputs) > 8 else ""
     return f"The working directory is the session's workspace, which has {', '.join(inputs[:8])}{more}."
+
+
+def _line(code: str, number: int | None) -> str:
+    lines = code.splitlines()
+    return lines[number - 1] if number is not None and 0 < number <= len(lines) else ""
 
 
 def _gave_up_asking(result: RunResult) -> bool:

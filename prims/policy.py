@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
 import textwrap
@@ -92,17 +93,27 @@ def clean_code(code: str) -> str:
     """The code without what models wrap around it; line numbers stay those of the code as sent.
 
     Removed are a byte order mark, carriage returns, one outermost markdown fence, an indent that all lines share, and
-    the prompts and outputs of a Python shell.
+    the prompts and outputs of a Python shell. What was escaped once too often is unescaped.
     """
     code = code.encode("utf-8", "replace").decode("utf-8").removeprefix("\ufeff")
     code = code.replace("\r\n", "\n").replace("\r", "\n")
     code = _LANGUAGE.sub(r"\1", code)
+    if not _parses(code):
+        code = _unescaped(code)
     if not _parses(code):
         code = _without_prompts(code)
         code = _without_fence(code)
     if re.match(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]+[^\s#]", code) and not _parses(code):
         code = _without_indent(code)
     return _with_leading_lines(code)
+
+
+def _unescaped(code: str) -> str:
+    """Code that was escaped once too often, for a page or as JSON, if that is all that is wrong with it."""
+    for form in (html.unescape(code), code.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')):
+        if form != code and ("\n" not in code.strip() or form.count("\n") == code.count("\n")) and _parses(form):
+            return form
+    return code
 
 
 def _without_prompts(code: str) -> str:

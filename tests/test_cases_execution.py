@@ -446,6 +446,13 @@ async def test_a_timeout_may_be_as_short_as_a_fraction_of_a_second(server: Serve
     assert seen.status == "timeout" and "0.2 s" in seen.text
 
 
+async def test_an_await_that_takes_too_long_is_interrupted_where_it_stands(server: Served) -> None:
+    code = "import asyncio\nasync def wait():\n    try:\n        await asyncio.sleep(60)\n    finally:\n        print('tidied')\nawait wait()\n"
+    seen = await server.run(code, timeout_seconds=1)
+    assert seen.status == "timeout" and seen.stdout == "tidied\n"
+    assert seen.error["line"] == 4, seen
+
+
 async def test_code_can_tidy_up_when_its_time_is_up(server: Served) -> None:
     code = "import time\ntry:\n    time.sleep(60)\nfinally:\n    print('tidied')\n    open('output/tidied.txt', 'w').close()\n"
     seen = await server.run(code, timeout_seconds=1)

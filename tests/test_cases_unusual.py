@@ -76,6 +76,12 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
     # ---------------------------------------------------------------- written for a notebook, a shell, a page
     "the language in the first line": ("python\nprint('a')\nb\n", "error", "a\n", ("line 3", "NameError")),
     "a session of a Python shell": (">>> x = 2\n>>> x\n2\n>>> for i in range(2):\n...     print(i)\n...\n0\n1\n>>> y\n", "error", "0\n1\n", ("line 9", "name 'y'")),
+    "a line for a shell": ("x = 1\npip install six\n", "error", "", ("line 2", "A line for a shell begins with !")),
+    "line ends escaped once too often": ("import json\\nprint(json.dumps({}))\\n", "ok", "{}\n", ()),
+    "text escaped for a page": ("x = 1\nif x &lt; 2:\n    print(&quot;a&quot;)\n", "ok", "a\n", ()),
+    "an escape within a string": ("print('&lt;\\n')\n", "ok", "&lt;\n\n", ()),
+    "a dedent to nowhere": ("def f():\n        x = 1\n    y = 2\n", "error", "", ('main.py", line 3', "unindent does not match")),
+    "a text without an end": ("a = 1\ns = \"\"\"b\nc\n", "error", "", ("line 2", "unterminated triple-quoted")),
     "a window for matplotlib": ("%matplotlib widget\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);\n", "ok", "", ("image/png",)),
     "help by a question mark": ("import json\njson.dumps?\n", "ok", None, ("Serialize ``obj``",)),
     "a profile": ("%prun sum(range(9))\n", "ok", None, ("function calls in",)),

@@ -61,6 +61,10 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
         raise _no_input("getpass()")
 
+    async def interrupt_request(self, *args: Any) -> None:
+        await super().interrupt_request(*args)
+        self.io_loop.add_callback(int)  # a loop that waits is not woken by what it is told in a signal handler
+
     async def execute_request(self, *args: Any) -> None:
         try:
             await super().execute_request(*args)

@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 import threading
+import tokenize
 import traceback
 import types
 import warnings
@@ -87,6 +88,11 @@ IPython.core.interactiveshell.warn = _warn
 class ScriptCompiler(XCachingCompiler):  # type: ignore[misc]
     """Names the code as a script, so that tracebacks, `inspect` and `__file__` agree."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # No more comes: Python says what is missing, and not only that the code is incomplete.
+        self.flags &= ~codeop.PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]
+
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         return _code_name()
 
@@ -155,6 +161,12 @@ def _note_full_place(value: BaseException) -> None:
                     value.add_note(f"[{folder} is full]")
             return
         chain = chain.__cause__ or chain.__context__
+
+
+def _met_before_compiling(tb: types.TracebackType | None) -> bool:
+    """Whether an error comes from the look for magics, which has another name for the code."""
+    files = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(tb)}
+    return tokenize.__file__ in files and _code_name() not in files
 
 
 def _walk_stack(f: types.FrameType | None) -> Iterator[tuple[types.FrameType, int]]:
@@ -308,6 +320,8 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         if failed is not None:
             failed.append((kind, value, tb))
             return
+        if isinstance(value, SyntaxError) and _met_before_compiling(tb):
+            value.filename, tb = _code_name(), None
         if isinstance(value, SyntaxError) and value.text is None and value.filename == _code_name():
             lines = self.source.splitlines()
             if value.lineno is not None and 0 < value.lineno <= len(lines):
