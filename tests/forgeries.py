@@ -50,6 +50,12 @@ for content in (5, None, [], 'x', {'name': 5, 'text': 5}, {'data': 5}, {'data': 
     "deep_json": """
 deep = b'[' * 900 + b']' * 900
 raw(header('display_data'), parent['header'], {}, b'{"data": {"application/json": ' + deep + b'}}')""",
+    "millions_of_values": """
+for values in (b'[],', b'{"a":1},', b'"2026-01-01T00:00:00Z",'):
+    data = b'{"application/json": [' + values * 2_000_000 + b'1]}'
+    raw(header('display_data'), parent['header'], {}, b'{"data": ' + data[:30 << 20] + b'}')
+say('display_data', {'data': {f'a/{n}': {} for n in range(100_000)}})
+say('nonsense', {'traceback': ['x'] * 400_000})""",
     "orders_of_all_kinds": """
 for order in (True, -1, 0, 10**30, 'x', None, [], 10**17):
     raw(header('display_data'), parent['header'], {'prims_order': order}, {'data': {'text/plain': 'x'}})""",

@@ -22,6 +22,7 @@ from mcp.types import CallToolResult
 
 from prims.isolation import bubblewrap, wrapper
 from prims.kernel.bridge import MOST_AHEAD
+from prims.kernel.kernel import _values_in
 from prims.state import sweep
 from tests import forgeries, kit, probes, users
 from tests.engines import IS_FORKED
@@ -452,6 +453,14 @@ async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie:
     assert "before\n" in stdout(result)  # wherever what was forged stands
     kit.text_of(result).encode()
     assert stdout(await kit.run_code(forging, "print(1)")) == "1\n"
+
+
+def test_what_stands_in_strings_is_no_value_of_a_message() -> None:
+    many = 1_000_000
+    cases: list[tuple[object, int]] = [("a,[{" * many, 10), ('\\",' * many, 10), (["x"] * many, many + 10)]
+    for text, most in (*cases, ([[]] * many, 2 * many + 10)):
+        frame = json.dumps({"data": text}).encode()
+        assert most - 20 <= _values_in(frame) <= most
 
 
 async def test_a_message_without_an_end_does_not_fill_the_server(forged: tuple[Client, int]) -> None:

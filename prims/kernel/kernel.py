@@ -51,6 +51,8 @@ LARGEST_MESSAGE = 32 << 20
 _MARK = re.compile(rb"\x1b\]prims;(\d{1,18})\x07")
 _MARK_BEGIN = b"\x1b]prims;"
 _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
+# Nor those with more values than these, which take Python up to a second to read: all else waits for it.
+_MOST_VALUES = 500_000
 # What a kernel can write ahead of us, where the system lets a pipe hold that much.
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
@@ -112,6 +114,7 @@ class Kernel:
         self._proxy = proxy
         self._client = manager.client(context=_context())
         self._client.ip = str(launch.private / "b")  # through the bridge
+        self._refused = 0  # messages that would have taken too long to read
         self._flows = {port: Flow() for port in (manager.shell_port, manager.iopub_port, manager.control_port)}
         self._dead = anyio.Event()
         self._cgroup: Cgroup | None = None
@@ -309,6 +312,7 @@ class Kernel:
             if stop.reason == "out_of_memory":
                 peak = max(peak, self._cgroup.peak())
             killed = 1 if by == "machine" else 0
+        relay.dropped_displays += self._refused
         blocked, network_full = self._blocked()
         return Ending(
             reply=reply,
@@ -513,6 +517,9 @@ class Kernel:
         self._flows[port].took(frames)
         try:
             _, rest = channel.session.feed_identities(frames)
+            if max(map(_values_in, rest[1:5])) > _MOST_VALUES:
+                self._refused += 1
+                return None
             message: dict[str, Any] = channel.session.deserialize(rest)
         except Exception:
             # Each kind of malformed message makes jupyter_client raise another exception.
@@ -679,6 +686,20 @@ class _Order:
 async def _then_set(first: anyio.Event | Stop, event: anyio.Event) -> None:
     await first.wait()
     event.set()
+
+
+def _values_in(frame: bytes) -> int:
+    """How many values a text of JSON holds, about, at little cost. What stands in strings is not counted."""
+    count = _marks_in(frame)
+    if count > _MOST_VALUES:
+        strings = frame.replace(b"\\\\", b"").replace(b'\\"', b"")
+        if strings.count(b'"') <= _MOST_VALUES:
+            count = sum(map(_marks_in, strings.split(b'"')[::2]))
+    return count
+
+
+def _marks_in(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
 
 
 def _files_in(pid: int | None, places: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ not lie in memory are written to a private spool; nothing here touches the folde
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mimetypes
 import re
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ Stream = Literal["stdout", "stderr"]
 
 _ORDERED = ("display_data", "execute_result", "update_display_data", "error", "clear_output")
 _MOST_DISPLAYS = 200
+_MOST_TYPES, _MOST_LINES = 50, 1000
 _WRITE_CHARS = 1 << 20  # each write to a file costs a thread's turn
 _SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "text/latex": ".tex", "image/jpeg": ".jpg",
              "application/javascript": ".js", "audio/wav": ".wav", "audio/x-wav": ".wav"}  # fmt: skip
@@ -111,6 +113,7 @@ class Relay:
         content = message.get("content")
         if not isinstance(content, dict):
             return
+        content = _bounded(content)
         if kind in _ORDERED:
             await self._flush()
         match kind:
@@ -309,6 +312,16 @@ class Relay:
         return _Shown(display, display_id, tuple(files), digest)
 
 
+def _bounded(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a message with no more forms of one thing, or lines of a traceback, than anybody could mean."""
+    data, lines = content.get("data"), content.get("traceback")
+    if isinstance(data, dict) and len(data) > _MOST_TYPES:
+        content = {**content, "data": dict(itertools.islice(data.items(), _MOST_TYPES))}
+    if isinstance(lines, list) and len(lines) > _MOST_LINES:
+        content = {**content, "traceback": lines[:_MOST_LINES]}
+    return content
+
+
 def _suffix(mime: str) -> str:
     return ".json" if mime.endswith("json") else _SUFFIXES.get(mime) or mimetypes.guess_extension(mime) or ".bin"
 
@@ -332,7 +345,7 @@ def _remove(shown: _Shown) -> None:
 
 def _code_error(content: dict[str, Any]) -> CodeError:
     lines = content.get("traceback")
-    traceback = plain("\n".join(str(line) for line in lines[:1000])) if isinstance(lines, list) else ""
+    traceback = plain("\n".join(str(line) for line in lines)) if isinstance(lines, list) else ""
     found = re.findall(rf'File "{CODE_FILE}", line (\d{{1,9}})', traceback)
     return CodeError(
         name=" ".join(plain(content.get("ename", "Error"))[:200].split()),
