@@ -440,10 +440,16 @@ try:
     said = "UNLIMITED"
 except RuntimeError as e: said = f"LIMITED {e}"
 stop.set()
+for thread in threads[:-1]: thread.join()
 print(said, len(threads))""",
     limit_queued_signals="""
 reader, writer = os.pipe()
-if (pid := os.fork()) == 0:  # which has one thread to block the signal in
+pid = None
+for _ in range(1000):
+    try: pid = os.fork()  # which has one thread to block the signal in
+    except BlockingIOError: __import__("time").sleep(0.01)  # the last threads of the probe before
+    else: break
+if pid == 0:
     signal.pthread_sigmask(signal.SIG_BLOCK, [40])
     count = 0
     while count < 5000 and C.sigqueue(os.getpid(), 40, ctypes.c_void_p(0)) == 0: count += 1

@@ -411,7 +411,7 @@ for n in itertools.count():
     ),
     "a child that sleeps": "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sleep', '641'])\n",
     "a child that ignores signals": "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sh', '-c', \"trap '' INT TERM; sleep 642\"])\n",
-    "numpy": "import numpy as np\nprint('begun', flush=True)\na = np.ones((3000, 3000))\nwhile True:\n    a = a @ a\n",
+    "numpy": "print('begun', flush=True)\nimport numpy as np\na = np.ones((3000, 3000))\nwhile True:\n    a = a @ a\n",
     "a regular expression": "import re\nprint('begun', flush=True)\nre.match(r'(a+)+$', 'a' * 60 + 'b')\n",
     "a large power": "print('begun', flush=True)\nx = 7 ** (10 ** 9)\n",
     "an event loop": "import asyncio\nprint('begun', flush=True)\nasyncio.run(asyncio.sleep(60))\n",
@@ -489,10 +489,10 @@ print("started")
 @pytest.mark.parametrize("kind", LEFT_BEHIND)
 async def test_no_process_of_a_run_outlives_its_reply(server: Served, kind: str) -> None:
     code = LEFT_BEHIND[kind]
-    limit = 2.0 if "timed out" in kind else 20.0
+    limit = 2.0 if "timed out" in kind else 90.0
     seen = await server.run(code, timeout_seconds=limit)
     assert "started" in seen.stdout, seen
-    assert seen.seconds < 15
+    assert (seen.status == "timeout") == ("timed out" in kind), seen
     number = re.search(r"60\d\d", code)
     assert number
     assert not kit.processes_with(number[0])

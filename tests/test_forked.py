@@ -531,7 +531,7 @@ async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
         box = make_box(folder, session.folder, environment.layers, limits, session.uid)
         with pytest.raises(KernelStartError, match="No such file or directory"):  # there is no venv
             await parent.fork(box, ["python", "-I", "x"], {}, stdout=1, stderr=2)
-        assert not parent.busy
+        await until(lambda: not parent.busy, 10, "the end of what was forked before")
         odd = replace(box, limits=replace(limits, tmp_bytes=-1))
         with pytest.raises(KernelStartError):
             await parent.fork(odd, ["python", "-I", "x"], {}, stdout=1, stderr=2)
