@@ -20,9 +20,6 @@ def install(shell: Any) -> None:
     """Arrange for matplotlib to be set up when, and only when, the code imports it."""
     global _shell
     _shell = shell
-    magic = shell.find_line_magic("matplotlib")
-    # Whatever it is asked for, as with `use`: other backends would need a window or a live page.
-    shell.register_magic_function(lambda line: magic(line if line[:1] == "-" else "inline"), "line", "matplotlib")
     imports.after(
         {
             "matplotlib": _set_up,
