@@ -138,6 +138,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         program = match[1] or match[2]
         brought = "imageio-ffmpeg brings it: imageio_ffmpeg.get_ffmpeg_exe() is its path" if program == "ffmpeg" else ""
         hints.append(f"There is no program {program} here; {brought or 'packages are all that can be added'}.")
+    elif "no display name" in error.value:
+        hints.append("There is no screen here: draw with matplotlib, whose figures are returned.")
     elif _NO_BROWSER.search(text):
         hints.append("There is no browser here to draw with: show() gives the figure itself, write_html() a file.")
     elif match := _NO_FILE.search(error.value):

@@ -214,6 +214,10 @@ ROWS = {
     "a long way to say how a value was made": Row(
         "class Table:\n    def __repr__(self): return 'Table(' + 'x=<y>, ' * 500 + ')'\n    def _repr_html_(self): return '<table><tr><th>a<th>b<tr><td>1<td>2</table>'\nTable()\n", ("a | b", "1 | 2"), shown=((HTML, True),), never=("x=<y>",),
     ),
+    "a page that a script draws": Row(
+        "from IPython.display import HTML\nHTML('<div id=c></div><script>' + 'lib' * 40_000 + '</script><script>draw(\"c\", {\"bars\": [1, 2]})</script>')\n",
+        ('Page that a script draws: draw("c", {"bars": [1, 2]})',), shown=((HTML, False),), never=("liblib",),
+    ),
     "styles and scripts of a page": Row(
         "from IPython.display import HTML, JSON, Javascript, GeoJSON, display\ndisplay(HTML('<style>p {}</style> <!-- c --> <script>x = 1</script>'))\ndisplay(display_id='later')\ndisplay(GeoJSON({'type': 'Point'}))\nJavascript('alert(1)')\n",
         ('{"type": "Point"}', "JavaScript: alert(1)"), shown=(("application/geo+json", False), ("application/javascript", False)), never=("html", "0 bytes"),
@@ -494,6 +498,7 @@ HINTS = {
     "a name that never was": ("never_defined_anywhere\n", None),
     "an accessor that wants a package": ("import pandas as pd\npd.DataFrame({'a': [1]}).style\n", 'requirements=["jinja2"]'),
     "a file with a like name": ("open('sale_2023.csv')\n", "The workspace has output/sales_2023.csv."),
+    "a window": ("class TclError(Exception): pass\nraise TclError('no display name and no $DISPLAY environment variable')\n", "no screen here"),
     "a program that is not there": ("import subprocess\nsubprocess.run(['ffmpeg', '-version'])\n", "imageio-ffmpeg brings it"),
     "a file elsewhere": ("import pandas as pd\npd.read_csv('/mnt/data/Sales_2023.csv')\n", "The workspace has output/sales_2023.csv."),
     "a file unlike all": ("open('q.bin')\n", "which has output/sales_2023.csv"),
