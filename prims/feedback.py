@@ -191,6 +191,8 @@ def lost_file(path: str, files: tuple[str, ...]) -> str:
     for file in files:
         by_name.setdefault(file.rpartition("/")[2].lower(), []).append(file)
     near = by_name.get(name) or [by_name[n][0] for n in difflib.get_close_matches(name, by_name, 3, 0.6)]
+    if name == "main.py" and not near:
+        return "The code of a call is no file; write what must be one first, as with %%writefile."
     if near:
         return f"The workspace has {', '.join(near[:3])}."
     if not files:

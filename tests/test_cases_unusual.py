@@ -50,6 +50,9 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
         "ok", "a\nb\n", ("line 3, in bye", "ValueError: at exit"),
     ),
     # ---------------------------------------------------------------- errors
+    "a value that cannot be told": ("x = 1\n10 ** 5000\n", "error", "", ("line 2", "Exceeds the limit")),
+    "a value that gives no text": ("class V:\n    def __repr__(self):\n        return 5\n\nV()\n", "error", "", ("line 5", "non-string")),
+    "the code as a file": ("print(open(__file__).read())\n", "error", "", ("The code of a call is no file",)),
     "recursion over two functions": ("def a():\n    b()\ndef b():\n    a()\na()\n", "error", "", ("frames left out", "RecursionError")),
     "a line break in the name of an error": ("raise type('Bad\\nName', (Exception,), {})('x')\n", "error", "", ("Bad Name: x",)),
     "a task without a loop": (
@@ -99,3 +102,17 @@ async def test_unusual_code_gets_a_prompt_and_clear_answer(server: Served, kind:
     for piece in pieces:
         assert piece in seen.text, seen
     assert len(seen.text) < 5000
+
+
+async def test_files_that_are_not_closed_hold_what_was_written(server: Served) -> None:
+    code = """import csv, gzip
+kept = [open('output/a.txt', 'w'), gzip.open('output/b.gz', 'wt')]
+for file in kept:
+    file.write('kept')
+csv.writer(open('output/c.csv', 'w')).writerow([1, 2])
+1 / 0
+"""
+    seen = await server.run(code)
+    assert seen.status == "error" and seen.files["output/a.txt"]["size"] == 4, seen
+    look = await server.run("import gzip\nprint(gzip.open('output/b.gz', 'rt').read(), open('output/c.csv').read())\n")
+    assert look.stdout == "kept 1,2\n\n"

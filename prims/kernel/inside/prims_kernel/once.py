@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _io  # type: ignore[import-not-found, unused-ignore]
 import ast
 import atexit
 import contextlib
 import ctypes
+import gc
+import io
 import os
 import shlex
 import signal
@@ -28,6 +31,7 @@ EXIT_SECONDS = 2.0
 
 _KERNELS_OWN = frozenset({"zmq", "ipykernel", "IPython", "tornado", "jupyter_client", "jupyter_core", "traitlets"})
 
+_has_written = False  # whether any file was opened to be written
 _own_threads: list[threading.Thread] = []
 _at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
@@ -46,6 +50,7 @@ def prepare(of: Any) -> None:
     figures.seed_font_cache()
     of.register_magic_function(_pip_magic, "line", "pip")
     _record_at_exit()
+    sys.addaudithook(_note_writing)
     _teach_multiprocessing(of)
 
 
@@ -120,11 +125,37 @@ def finish() -> None:
             except BaseException as problem:
                 print("Exception in an exit function:", file=sys.stderr)
                 print(*shell.format_error(type(problem), problem, problem.__traceback__), sep="\n", file=sys.stderr)
+    if _has_written:
+        signal.setitimer(signal.ITIMER_REAL, EXIT_SECONDS)
+        with contextlib.suppress(KeyboardInterrupt, _TooLong):
+            _write_out_files()
     signal.setitimer(signal.ITIMER_REAL, 0)
     streams.flush()
     with contextlib.suppress(Exception):
         # What C code printed and did not flush, as at the end of any process.
         ctypes.CDLL(None).fflush(None)
+
+
+def _note_writing(event: str, args: tuple[Any, ...]) -> None:
+    global _has_written
+    if event == "open" and not _has_written and isinstance(args[2], int):
+        _has_written = args[2] & os.O_ACCMODE != os.O_RDONLY
+
+
+def _write_out_files() -> None:
+    """What was written to files that are still open: the process is killed, and does not come to its own end."""
+    files: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), _io._IOBase)]
+    texts = [file for file in files if isinstance(file, io.TextIOWrapper)]
+    # Compressed files and the like, which have an end that is written when they are closed.
+    others = [file for file in files if type(file).__module__ != "_io" and file not in texts]
+    # Text goes through the others, and they through what is beneath.
+    for write_out in (*(f.flush for f in texts), *(f.close for f in others), *(f.flush for f in files)):
+        try:
+            write_out()
+        except _TooLong:
+            raise
+        except Exception:  # closed, or only to be read
+            continue
 
 
 class _TooLong(Exception):

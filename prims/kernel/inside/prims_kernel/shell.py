@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import bdb
 import codeop
@@ -138,12 +139,19 @@ def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
             _user_frames(other, seen)
 
 
-def format_error(kind: type[BaseException], value: BaseException, tb: types.TracebackType | None) -> list[str]:
-    """The traceback as Python prints it, without our frames. Never raises, whatever the exception's own code does."""
+def format_error(
+    kind: type[BaseException], value: BaseException, tb: types.TracebackType | None, line: int | None = None
+) -> list[str]:
+    """The traceback as Python prints it, without our frames. Never raises, whatever the exception's own code does.
+
+    `line` is that of the code which is to be named when none of its frames is in the traceback.
+    """
     try:
         _note_full_place(value)
         error = traceback.TracebackException(kind, value, tb, compact=True)
         _user_frames(error, set())
+        if line is not None and not error.stack:
+            error.stack.append(traceback.FrameSummary(_code_name(), line, "<module>"))
         return ["".join(error.format()).rstrip("\n")]
     except BaseException as problem:
         return [f"{kind.__name__}: (the error's own text could not be made: {type(problem).__name__})"]
@@ -231,7 +239,7 @@ class TellingFormatter(DisplayFormatter):  # type: ignore[misc]
             if value is not None and "text/plain" in data:
                 print(f"{type(obj).__name__} cannot be shown in every form: {_brief(value)}", file=sys.stderr)
             else:
-                self.parent.showtraceback((kind, value, tb))
+                self.parent.showtraceback((kind, value, tb), of_value=True)
         twin = (twins.of(obj) or drawn.twin) if data else None
         if twin is not None:
             twins.add(twin, data, metadata)
@@ -331,7 +339,16 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         elif isinstance(value, UsageError):
             self._tell(kind, value, [f"UsageError: {_text(value)}"])
         else:
-            self._showtraceback(kind, value, format_error(kind, value, tb))
+            line = self._last_line() if kwargs.get("of_value") else None
+            self._showtraceback(kind, value, format_error(kind, value, tb, line))
+
+    def _last_line(self) -> int | None:
+        """Where the last statement of the code begins, whose value is shown."""
+        try:
+            code: str = self.transform_cell(self.source)
+            return ast.parse(code).body[-1].lineno
+        except (SyntaxError, ValueError, IndexError):
+            return None
 
     def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
         self.showtraceback()
