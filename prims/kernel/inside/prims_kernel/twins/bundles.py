@@ -18,6 +18,7 @@ _LONG_REPR = 1500
 _EMBEDDED = re.compile(r"data:(?:image|audio|video)/(?!svg)[\w.+-]{2,20};base64,[\w+/=\s\\]{400,}", re.ASCII)
 _SETS_UP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<(?:link|meta)\b[^>]*>", re.DOTALL | re.IGNORECASE)
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script", re.DOTALL | re.IGNORECASE)
+_DATA = re.compile(r"""["']?\b(?:data|series|plotSpec|spec)["']?\s*[:=]\s*[\[{]\s*["'{\[\d-]""")
 _MOST_PAGE = 1_000_000
 _LONGEST_SCRIPT = 100_000
 _ALIVE = re.compile(r"<(?:script|iframe|canvas|img|video|audio|object|embed)\b", re.IGNORECASE)
@@ -73,7 +74,9 @@ def _page(html: str) -> Twin | None:
     if not text:  # its own script may have the data in it, which those that are libraries have not
         scripts = [script for script in _SCRIPT.findall(html[:_MOST_PAGE]) if 20 < len(script) < _LONGEST_SCRIPT]
         code = re.sub(r"[\w+/=]{100,}", "…", max(scripts, key=len, default=""))
-        text = f"Page that a script draws: {short(code, _MOST_CODE)}" if code else ""
+        data = _DATA.search(code)
+        part = short(code[data.start() :], _MOST_CODE) if data else short(code, 200)
+        text = f"Page that a script draws: {part}" if code else ""
     many = len(set(_EMBEDDED.findall(html)))
     if many > 1:
         text = f"Page with {many} pictures or films, of which the first is given.\n{text}"
