@@ -266,7 +266,8 @@ class Environments:
                 if e.reason not in ("conflict", "no-wheel"):
                     raise
                 added = None
-            if added is not None:
+            names = {_name(pin) for pin in base.pins}
+            if added is not None and names.isdisjoint(map(_name, added)):
                 if added:
                     await to_thread.run_sync(remove_stand_ins, stand_ins)
                     await to_thread.run_sync(store.adopt, target, dict.fromkeys(added, ()), scratch, self.python)
