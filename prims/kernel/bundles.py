@@ -32,6 +32,7 @@ _TEXTS = ("text/plain", "text/markdown")
 _TOLD_BY_TEXT = ("text/html", "text/latex", "application/json", "application/javascript")
 _PRINT = re.compile(rb"\xff[\xc0-\xc2]\0\x14\x08.{4}\x04", re.DOTALL)
 _LARGE = 256 * 1024
+_MOST_MARKERS = 1000  # of a JPEG, before the one that has its size
 _SMALL = 1000
 
 
@@ -162,7 +163,9 @@ def pixels(raw: bytes, mime: str) -> tuple[int | None, int | None]:
         return struct.unpack("<HH", raw[6:10])
     if mime == "image/jpeg":
         at = 2
-        while at + 9 < len(raw) and raw[at] == 0xFF:
+        for _ in range(_MOST_MARKERS):
+            if at + 9 >= len(raw) or raw[at] != 0xFF:
+                break
             marker, length = raw[at + 1], struct.unpack(">H", raw[at + 2 : at + 4])[0]
             if marker in range(0xC0, 0xD0) and marker not in (0xC4, 0xC8, 0xCC):
                 height, width = struct.unpack(">HH", raw[at + 5 : at + 9])

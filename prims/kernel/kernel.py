@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import zmq
 import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager
@@ -58,6 +59,7 @@ _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
 # After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
 _FEW_PIECES, _GATHER_SECONDS = 4, 0.02
+_FEW_MARKS = 100
 _DISK_SECONDS = 0.5  # between two looks at temporary files
 
 
@@ -457,7 +459,9 @@ class Kernel:
                 data = b""  # nobody writes any more, though the other end may not be closed yet
             many = many + 1 if time.monotonic() - waited_since < _GATHER_SECONDS and len(data) < small else 0
             data, at = rest + data, 0
-            for mark in _MARK.finditer(data) if _MARK_BEGIN in data else ():
+            for number, mark in enumerate(_MARK.finditer(data) if _MARK_BEGIN in data else (), 1):
+                if number % _FEW_MARKS == 0:
+                    await anyio.lowlevel.checkpoint()  # others have their turn, however many are forged
                 await relay.text(stream, data[at : mark.start()])
                 at = mark.end()
                 await order.text_reached(stream, int(mark[1]))

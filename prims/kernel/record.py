@@ -22,7 +22,7 @@ _MOST_METADATA = 10_000
 _DEEPEST = 100
 _MIME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}/[A-Za-z0-9][\w.+-]{0,99}(?:;[\w .=+-]{1,100})?", re.ASCII)
 _JSON_MIME = re.compile(r"application/(.*\+)?json")
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 

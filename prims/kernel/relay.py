@@ -11,10 +11,12 @@ import itertools
 import mimetypes
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import aiofiles
+import anyio.to_thread
 
 from prims.kernel import bundles
 from prims.kernel.bundles import INLINE, LONGEST_TEXT, Content
@@ -26,7 +28,8 @@ Stream = Literal["stdout", "stderr"]
 
 _ORDERED = ("display_data", "execute_result", "update_display_data", "error", "clear_output")
 _MOST_DISPLAYS = 200
-_MOST_TYPES, _MOST_LINES = 50, 1000
+_MOST_TYPES, _MOST_LINES, _LONGEST_LINE = 50, 500, 4000
+_LARGE_CHARS = 256 * 1024
 _WRITE_CHARS = 1 << 20  # each write to a file costs a thread's turn
 _SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "text/latex": ".tex", "image/jpeg": ".jpg",
              "application/javascript": ".js", "audio/wav": ".wav", "audio/x-wav": ".wav"}  # fmt: skip
@@ -228,7 +231,7 @@ class Relay:
         data = content.get("data")
         if not isinstance(data, dict):
             return
-        read = bundles.read(data, summary=_has_mark(content, "prims_summary"))
+        read = await _read(data, content)
         if _has_mark(content, "prims_silent"):
             self.bytes += read.size
             self.recorder.show("display_data", content, None)
@@ -271,7 +274,7 @@ class Relay:
         path = None
         for index, old in enumerate(self._shown):
             if old.id == display_id:
-                read = bundles.read(data, summary=_has_mark(content, "prims_summary"))
+                read = await _read(data, content)
                 new = await self._keep(read, display_id, old.display.is_result)
                 new.display = replace(new.display, after=old.display.after)
                 self._shown[index] = new
@@ -312,13 +315,24 @@ class Relay:
         return _Shown(display, display_id, tuple(files), digest)
 
 
+async def _read(data: dict[str, Any], content: dict[str, Any]) -> Content:
+    """The bundle of a message. A large one is read in a thread: that may take seconds, and others are not to wait."""
+    summary = _has_mark(content, "prims_summary")
+    if all(isinstance(value, str) for value in data.values()) and sum(map(len, data.values())) < _LARGE_CHARS:
+        return bundles.read(data, summary=summary)
+    return await anyio.to_thread.run_sync(partial(bundles.read, data, summary=summary))
+
+
 def _bounded(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a message with no more forms of one thing, or lines of a traceback, than anybody could mean."""
+    """The content of a message with no more forms of one thing, or text of an error, than anybody could mean."""
     data, lines = content.get("data"), content.get("traceback")
     if isinstance(data, dict) and len(data) > _MOST_TYPES:
         content = {**content, "data": dict(itertools.islice(data.items(), _MOST_TYPES))}
-    if isinstance(lines, list) and len(lines) > _MOST_LINES:
-        content = {**content, "traceback": lines[:_MOST_LINES]}
+    if isinstance(lines, list):
+        content = {**content, "traceback": [str(line)[:_LONGEST_LINE] for line in lines[:_MOST_LINES]]}
+    for name in ("ename", "evalue"):
+        if isinstance(content.get(name), str):
+            content = {**content, name: content[name][:_LARGE_CHARS]}
     return content
 
 
