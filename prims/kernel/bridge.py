@@ -14,14 +14,15 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from prims.beneath import open_folder
 
 MOST_AHEAD = 64 << 20
 """What a kernel may have sent on one connection that is not yet a message which was taken, in bytes."""
 
-_PIECE = 256 << 10
 _SOON, _LATER, _SOON_TRIES = 0.004, 0.1, 500  # between attempts to connect: a kernel that starts has no sockets yet
 
 
@@ -30,23 +31,80 @@ class Flow:
 
     def __init__(self) -> None:
         self._ahead = 0
-        self._fell = asyncio.Event()
+        self._held: _End | None = None
 
     def took(self, frames: Sequence[bytes]) -> None:
         """A whole message was received."""
         self._ahead -= sum(len(frame) + (2 if len(frame) < 256 else 9) for frame in frames)  # with ZMTP's heads
-        self._fell.set()
+        if self._held is not None and self._ahead <= MOST_AHEAD:
+            self._held.go_on("flow")
+            self._held = None
 
     def begin(self) -> None:
         """A new connection."""
-        self._ahead = 0
+        self._ahead, self._held = 0, None
 
-    async def passed(self, size: int) -> None:
-        """Bytes were passed on; waits while that was too much."""
+    def passed(self, size: int, source: _End) -> None:
+        """Bytes were passed on; no more are taken from `source` while that was too much."""
         self._ahead += size
-        while self._ahead > MOST_AHEAD:
-            self._fell.clear()
-            await self._fell.wait()
+        if self._ahead > MOST_AHEAD:
+            source.hold("flow")
+            self._held = source
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection: what comes in here goes out at the other, which holds this one up when it is slow."""
+
+    def __init__(self, flow: Flow | None = None) -> None:
+        self._flow = flow
+        self._reasons: set[str] = set()
+        self._transport: asyncio.Transport | None = None
+        self._other: _End | None = None
+
+    def join(self, other: _End) -> None:
+        """Be the other end of `other`, and it of this."""
+        self._other, other._other = other, self
+        for end in (self, other):
+            end.go_on("alone")
+
+    def hold(self, reason: str) -> None:
+        """Take nothing in until there is no reason left."""
+        if not self._reasons and self._transport is not None:
+            self._transport.pause_reading()
+        self._reasons.add(reason)
+
+    def go_on(self, reason: str) -> None:
+        """One reason less."""
+        self._reasons.discard(reason)
+        if not self._reasons and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Let go of the connection; what was not sent yet is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.hold("alone")
+
+    def data_received(self, data: bytes) -> None:
+        assert self._other is not None and self._other._transport is not None
+        self._other._transport.write(data)
+        if self._flow is not None:
+            self._flow.passed(len(data), self)
+
+    def pause_writing(self) -> None:
+        if self._other is not None:
+            self._other.hold("slow")
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.go_on("slow")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._other is not None and self._other._transport is not None:
+            self._other._transport.close()  # after what it has still to send
 
 
 @asynccontextmanager
@@ -82,20 +140,22 @@ def _listener(path: str) -> socket.socket:
 
 
 async def _serve(listener: socket.socket, folder: int, name: str, flow: Flow) -> None:
-    """Connect one caller after the other to what has this name in the folder then."""
+    """Connect each caller to what has this name in the folder then."""
     loop = asyncio.get_running_loop()
-    while True:
-        ours, _ = await loop.sock_accept(listener)
-        with ours, await _connected(folder, name) as theirs:
-            ours.setblocking(False)
+    ends: list[_End] = []
+    try:
+        while True:
+            ours, _ = await loop.sock_accept(listener)
+            for end in ends:  # libzmq has given it up
+                end.close()
+            ends = [_End(), _End(flow)]
+            await loop.connect_accepted_socket(partial(ends.__getitem__, 0), ours)
+            await loop.connect_accepted_socket(partial(ends.__getitem__, 1), await _connected(folder, name))
             flow.begin()
-            asking = loop.create_task(_pass(ours, theirs))
-            try:
-                await _pass(theirs, ours, flow)
-            finally:
-                asking.cancel()
-                # Else asyncio would still let go of the descriptor's number when it is another connection's already.
-                await asyncio.wait([asking])
+            ends[0].join(ends[1])
+    finally:
+        for end in ends:
+            end.close()
 
 
 async def _connected(folder: int, name: str) -> socket.socket:
@@ -120,13 +180,3 @@ def _connect(folder: int, name: str) -> socket.socket:
     finally:
         os.close(found)
     return theirs
-
-
-async def _pass(source: socket.socket, sink: socket.socket, flow: Flow | None = None) -> None:
-    """Pass on what comes until one side has ended."""
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(OSError):
-        while data := await loop.sock_recv(source, _PIECE):
-            await loop.sock_sendall(sink, data)
-            if flow is not None:
-                await flow.passed(len(data))
