@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -63,6 +62,8 @@ class _End(asyncio.Protocol):
 
     def join(self, other: _End) -> None:
         """Be the other end of `other`, and it of this."""
+        if self._transport is None or self._transport.is_closing():
+            other.close()  # its caller is gone already
         self._other, other._other = other, self
         for end in (self, other):
             end.go_on("alone")
@@ -116,45 +117,50 @@ async def bridge(outer: Path, root: Path, inner: Sequence[str], flows: dict[int,
     """
     loop = asyncio.get_running_loop()
     folder = open_folder(root, inner[:-1])
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, folder)
-        listeners = {port: stack.enter_context(_listener(f"{outer}-{port}")) for port in flows}
-        tasks = [
-            loop.create_task(_serve(listeners[port], folder, f"{inner[-1]}-{port}", flow))
-            for port, flow in flows.items()
-        ]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _listener(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.setblocking(False)
-    listener.bind(path)
-    listener.listen(1)
-    return listener
-
-
-async def _serve(listener: socket.socket, folder: int, name: str, flow: Flow) -> None:
-    """Connect each caller to what has this name in the folder then."""
-    loop = asyncio.get_running_loop()
-    ends: list[_End] = []
+    doors: list[_Door] = []
+    servers: list[asyncio.Server] = []
     try:
-        while True:
-            ours, _ = await loop.sock_accept(listener)
-            for end in ends:  # libzmq has given it up
-                end.close()
-            ends = [_End(), _End(flow)]
-            await loop.connect_accepted_socket(partial(ends.__getitem__, 0), ours)
-            await loop.connect_accepted_socket(partial(ends.__getitem__, 1), await _connected(folder, name))
-            flow.begin()
-            ends[0].join(ends[1])
+        for port, flow in flows.items():
+            doors.append(_Door(folder, f"{inner[-1]}-{port}", flow))
+            servers.append(await loop.create_unix_server(doors[-1], f"{outer}-{port}"))
+        yield
     finally:
-        for end in ends:
+        for server in servers:
+            server.close()
+        for door in doors:
+            door.close()
+        os.close(folder)
+        await asyncio.sleep(0)  # asyncio closes sockets a turn later
+
+
+class _Door:
+    """Connects each caller to what has a name in a folder then; the one before has been given up."""
+
+    def __init__(self, folder: int, name: str, flow: Flow) -> None:
+        self._folder = folder
+        self._name = name
+        self._flow = flow
+        self._ends: tuple[_End, ...] = ()
+        self._joining: asyncio.Task[None] | None = None
+
+    def __call__(self) -> _End:
+        """The end of a new caller."""
+        self.close()
+        ours, theirs = self._ends = (_End(), _End(self._flow))
+        self._joining = asyncio.get_running_loop().create_task(self._join(ours, theirs))
+        return ours
+
+    async def _join(self, ours: _End, theirs: _End) -> None:
+        found = await _connected(self._folder, self._name)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: theirs, found)
+        self._flow.begin()
+        ours.join(theirs)
+
+    def close(self) -> None:
+        """Let go of what is connected."""
+        if self._joining is not None:
+            self._joining.cancel()
+        for end in self._ends:
             end.close()
 
 

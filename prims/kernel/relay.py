@@ -28,7 +28,7 @@ Stream = Literal["stdout", "stderr"]
 
 _ORDERED = ("display_data", "execute_result", "update_display_data", "error", "clear_output")
 _MOST_DISPLAYS = 200
-_MOST_TYPES, _MOST_LINES, _LONGEST_LINE = 50, 500, 4000
+_MOST_TYPES, _MOST_LINES = 50, 500
 _LARGE_CHARS = 256 * 1024
 _WRITE_CHARS = 1 << 20  # each write to a file costs a thread's turn
 _SUFFIXES = {"image/svg+xml": ".svg", "text/html": ".html", "text/latex": ".tex", "image/jpeg": ".jpg",
@@ -329,7 +329,11 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data, dict) and len(data) > _MOST_TYPES:
         content = {**content, "data": dict(itertools.islice(data.items(), _MOST_TYPES))}
     if isinstance(lines, list):
-        content = {**content, "traceback": [str(line)[:_LONGEST_LINE] for line in lines[:_MOST_LINES]]}
+        kept, room = [], _LARGE_CHARS  # in all; what is shown of it in the end is a small part, and says so
+        for line in lines[:_MOST_LINES]:
+            kept.append(str(line)[:room])
+            room -= len(kept[-1])
+        content = {**content, "traceback": kept}
     for name in ("ename", "evalue"):
         if isinstance(content.get(name), str):
             content = {**content, name: content[name][:_LARGE_CHARS]}
