@@ -141,6 +141,7 @@ def test_tables_sort_by_values(host: apphost.Host, kinds: tuple[dict[str, Any], 
     table = view.get_by_role("table").first
     cells = table.locator("tbody td:nth-child(3)")
     head = table.get_by_role("columnheader", name="count")
+    cells.first.wait_for()
     assert cells.all_inner_texts() == ["10", "9", "200"]
     for state, order in (
         ("ascending", ["9", "10", "200"]), ("descending", ["200", "10", "9"]), ("none", ["10", "9", "200"])

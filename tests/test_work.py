@@ -115,6 +115,7 @@ async def test_many_runs_leave_nothing_behind() -> None:
                 await rounds(12)
                 with anyio.move_on_after(10):  # Linux takes a moment to take down the last processes
                     while any(count > before[name] for name, count in counted().items()):
+                        gc.collect()
                         await anyio.sleep(0.02)
                 now = counted()
                 assert {name: count for name, count in now.items() if count > before[name]} == {}, before

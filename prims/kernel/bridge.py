@@ -58,6 +58,7 @@ class _End(asyncio.Protocol):
         self._flow = flow
         self._reasons: set[str] = set()
         self._transport: asyncio.Transport | None = None
+        self._given_up = False
         self._other: _End | None = None
 
     def join(self, other: _End) -> None:
@@ -81,13 +82,16 @@ class _End(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Let go of the connection; what was not sent yet is lost."""
+        """Let go of the connection, also of one that is just being made; what was not sent yet is lost."""
+        self._given_up = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.hold("alone")
+        if self._given_up:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         assert self._other is not None and self._other._transport is not None
@@ -142,11 +146,15 @@ class _Door:
         self._flow = flow
         self._ends: tuple[_End, ...] = ()
         self._joining: asyncio.Task[None] | None = None
+        self._closed = False
 
     def __call__(self) -> _End:
         """The end of a new caller."""
-        self.close()
+        self._let_go()
         ours, theirs = self._ends = (_End(), _End(self._flow))
+        if self._closed:  # it had been accepted just before
+            ours.close()
+            return ours
         self._joining = asyncio.get_running_loop().create_task(self._join(ours, theirs))
         return ours
 
@@ -157,7 +165,11 @@ class _Door:
         ours.join(theirs)
 
     def close(self) -> None:
-        """Let go of what is connected."""
+        """Let go of what is connected, and of whoever still comes."""
+        self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._joining is not None:
             self._joining.cancel()
         for end in self._ends:
