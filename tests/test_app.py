@@ -208,17 +208,20 @@ def test_every_control_is_reached_by_keyboard(host: apphost.Host, kinds: tuple[d
     view.locator("figure", has_text="type surface").locator("details[open]").wait_for()
     frame = next(frame for frame in host.page.frames if frame.name == "app")
     named = "one => one.getAttribute('aria-label') || one.textContent.trim() || one.title"
-    focused = "document.activeElement"
+    active = "document.activeElement"
     controls = "button, summary, [tabindex='0'], audio, video"
-    wanted = frame.eval_on_selector_all(controls, f"all => all.filter(one => one.checkVisibility()).map({named})")
-    frame.locator(controls).first.focus()
-    reached = []
-    for _ in range(200):
-        name = frame.evaluate(f"() => document.hasFocus() && {focused}.matches(`{controls}`) && ({named})({focused})")
-        reached += [name] if name else []
-        if len(reached) == len(wanted):
+    for _ in range(3):  # what is not in sight is loaded when one comes near it, with controls of its own
+        wanted = frame.eval_on_selector_all(controls, f"all => all.filter(one => one.checkVisibility()).map({named})")
+        frame.locator(controls).first.focus()
+        reached = []
+        for _ in range(200):
+            name = frame.evaluate(f"() => document.hasFocus() && {active}.matches(`{controls}`) && ({named})({active})")
+            reached += [name] if name else []
+            if len(reached) == len(wanted):
+                break
+            host.page.keyboard.press("Tab")
+        if reached == wanted:
             break
-        host.page.keyboard.press("Tab")
     # In the order of the page; frames of outputs lie in between.
     assert reached == wanted
     # One press tells the host to show it larger.
