@@ -66,6 +66,7 @@ _HELPERS = ("pillow", "resvg-py")
 _HELPERS_SECONDS, _HELPERS_AGAIN_SECONDS = 15.0, 60.0
 # How many ended sandboxes may still be there when the next run begins.
 _MOST_LEFTOVERS = 4
+_GONE_SECONDS = 5.0  # a run does not wait longer for the end of those before it; it needs some 5 ms
 # A run has the machine to itself for this long before the spare for the next one is made.
 _ALONE_SECONDS = 0.1
 
@@ -279,9 +280,10 @@ class LocalEngine:
     async def _earlier_ones_gone(self, key: _Key) -> None:
         """Until Linux has taken down what ran in this session before, which may hold locks of its files until then."""
         self._ended = [(owner, kernel) for owner, kernel in self._ended if kernel.alive]
-        for owner, kernel in self._ended:
-            if owner == key and kernel.alive:
-                await kernel.gone()
+        with anyio.move_on_after(_GONE_SECONDS):
+            for owner, kernel in self._ended:
+                if owner == key and kernel.alive:
+                    await kernel.gone()
 
     async def _with_pictures(self, displays: tuple[Display, ...], spec: SandboxSpec) -> tuple[Display, ...]:
         """The displays with their pictures, drawn anew by the confined helper where they are not fit to be sent."""

@@ -7,6 +7,8 @@ round, so no link planted in between leads anywhere else.
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import mimetypes
 import os
 import stat
@@ -91,16 +93,17 @@ def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed],
     except (OSError, ValueError):
         raise Refused(f"There is no folder {shown!r} in this session's workspace.") from None
     found: list[Listed] = []
+    count = itertools.count()
     try:
         with os.scandir(descriptor) as entries:
-            every = sorted(entries, key=lambda e: e.name)
-        told = [entry for entry in every if tellable(entry.name)][:_MOST_LISTED]
+            counted = (entry for entry, _ in zip(entries, count, strict=False) if tellable(entry.name))
+            told = heapq.nsmallest(_MOST_LISTED, counted, key=lambda e: e.name)  # never holds all of a huge folder
         for entry in told:
             with contextlib.suppress(OSError):
                 found.append(_listed(entry, shown))
     finally:
         os.close(descriptor)
-    return found, len(every) - len(told)
+    return found, next(count) - len(told)
 
 
 def _listed(entry: os.DirEntry[str], shown: str) -> Listed:
