@@ -375,33 +375,20 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def exiting(pid: int) -> bool:
-    """Whether each thread of `pid` is past its last line and its last system call: Linux is taking it down.
-
-    False also where that cannot be seen.
-    """
-    if _has_memory(pid, pid):  # often the last one, and cheap to ask again and again
-        return False
+def stopped(pid: int) -> bool:
+    """Whether each thread of `pid` is stopped, or has ended: none is in a system call, or runs a line of code."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
-    return not any(_has_memory(pid, thread) for thread in threads)
+    return all(_state(pid, thread) in (b"T", b"Z", b"X", b"") for thread in threads)
 
 
-def _has_memory(pid: int, thread: int | str) -> bool:
-    """A thread that exits gives up its memory first, and then no link to its program is shown.
-
-    Whoever looked for its flags, in `stat`, could hold that memory by this and would then have to take it apart itself,
-    which takes milliseconds.
-    """
-    try:
-        os.readlink(f"/proc/{pid}/task/{thread}/exe")
-    except FileNotFoundError:
-        return False
-    except OSError:
-        pass
-    return True
+def _state(pid: int, thread: str) -> bytes:
+    """The state of a thread as /proc has it; empty when it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2][1:2]  # the name before it may hold anything
+    return b""
 
 
 def kill_below(pid: int) -> None:

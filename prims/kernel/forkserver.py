@@ -27,7 +27,7 @@ from prims.isolation.walls import Box, ForkingWalls, Places
 _READY_SECONDS = 30.0
 _FORK_SECONDS = 10.0
 _ANSWER_BYTES = 2000
-_STOP_SECONDS = 0.002  # a killed kernel is on its way out after a tenth of that
+_STOP_SECONDS = 0.005  # a kernel that waits for its next request is stopped after a tenth of that
 _SUPERVISOR_SECONDS = 0.5  # how long one may take to clean up; it needs some 10 ms
 
 
@@ -95,28 +95,29 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def stop(self) -> bool:
-        """SIGKILL the kernel; gives whether nothing in here can run a line of code, or make a system call, any more.
+        """End the kernel; gives whether nothing in here can run a line of code, or make a system call, any more.
 
-        That is so some milliseconds before the end, most of which go into giving back memory: when every thread of the
-        kernel has had its last return from Linux, and there is no other process. Looks for it for a moment, blocking.
-        False: that is not known, so `kill` and wait.
+        It is stopped before it is killed: what sees the end of the kernel, such as a process that cleans up behind it,
+        must not have time to act on it. Then its end, most of which goes into giving back memory, may take as long as
+        it likes. Looks for that moment, blocking. False: that is not known, so `kill` and wait.
         """
         if self._supervises or self.poll() is not None:
             return self.returncode is not None
+        until = time.monotonic() + _STOP_SECONDS
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._kernel, signal.SIGKILL)
-        began = time.monotonic()
-        while not wrapper.exiting(self.kernel_pid):
-            took = time.monotonic() - began
-            if took > _STOP_SECONDS:
+            signal.pidfd_send_signal(self._kernel, signal.SIGSTOP)
+        while not wrapper.stopped(self.kernel_pid):
+            if time.monotonic() > until:
                 return False
-            if took > _STOP_SECONDS / 4:  # until then the processor is kept: it would be given to the dying kernel
-                time.sleep(_STOP_SECONDS / 20)
+            os.sched_yield()  # it may have to stop on this processor
         # In this order: the kernel starts nothing any more, and what it leaves goes to pid 1, all at once.
         others = wrapper.children(self.kernel_pid) or wrapper.children(self.pid) != [self.kernel_pid]
         ended = select.poll()
         ended.register(self._kernel, select.POLLIN)
-        return not others and not ended.poll(0)  # if it has ended, its pid may have been another's
+        if others or ended.poll(0):  # if it has ended, its pid may have been another's
+            return False
+        signal.pidfd_send_signal(self._kernel, signal.SIGKILL)  # now, as something could make it go on
+        return True
 
 
 Process = subprocess.Popen[bytes] | ForkedProcess
