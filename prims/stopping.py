@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import anyio
@@ -13,7 +15,7 @@ class Stop:
     """Set once; the first reason counts. `detail` says in words what only who set it knows."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._scopes: list[anyio.CancelScope] = []
         self.reason: StopReason | None = None
         self.detail = ""
 
@@ -21,8 +23,17 @@ class Stop:
         """Ask for the end; returns at once."""
         if self.reason is None:
             self.reason, self.detail = reason, detail
-            self._event.set()
+            for scope in self._scopes:
+                scope.cancel()
 
-    async def wait(self) -> None:
-        """Until somebody asked."""
-        await self._event.wait()
+    @contextmanager
+    def scope(self) -> Iterator[anyio.CancelScope]:
+        """A scope that is cancelled when somebody asks, or has asked."""
+        with anyio.CancelScope() as scope:
+            self._scopes.append(scope)
+            if self.reason is not None:
+                scope.cancel()
+            try:
+                yield scope
+            finally:
+                self._scopes.remove(scope)

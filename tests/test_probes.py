@@ -21,7 +21,7 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
 from prims.isolation import bubblewrap, wrapper
-from prims.kernel.bridge import MOST_AHEAD
+from prims.kernel.channels import MOST_AHEAD
 from prims.kernel.kernel import _values_in
 from prims.state import sweep
 from tests import forgeries, kit, probes, users

@@ -56,7 +56,6 @@ from prims.model import (
     binary,
 )
 from prims.stopping import Stop
-from prims.tasks import alongside
 from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
@@ -231,16 +230,17 @@ class LocalEngine:
         key = _Key(spec.folder, spec.uid)
         relay = Relay(spec.spool, emit, keep=spec.keep_chars, record=spec.record_bytes)
         environment: Environment | None = None
+        kernel: Kernel | None = None
         ending: Ending | None = None
         stack = AsyncExitStack()
         try:
             with clock.phase("environment"):
                 await self._leftovers.room()
-                environment = await alongside(lambda: self._environment(spec, clock), stop.wait)
+                with stop.scope():
+                    environment = await self._environment(spec, clock)
             if environment is not None:
-                with clock.phase("start"):
-                    found = environment
-                    kernel = await alongside(lambda: self._kernel(key, spec, found, clock, stack), stop.wait)
+                with clock.phase("start"), stop.scope():
+                    kernel = await self._kernel(key, spec, environment, clock, stack)
                 # Made while this run goes on, if it does, so that the next one need not wait for it.
                 self._spares.prepare(key, _ALONE_SECONDS)
                 if kernel is not None:

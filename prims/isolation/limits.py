@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -100,6 +100,11 @@ def _pss(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:")), 0)
 
 
+async def _sleep(seconds: float) -> bool:
+    await anyio.sleep(seconds)
+    return False
+
+
 class Watch:
     """Watches what one run uses, all its processes together; `peak` is the most memory that was seen, in bytes.
 
@@ -114,23 +119,26 @@ class Watch:
         self._cpu_before: float | None = None  # what starting it has cost
 
     async def run(
-        self, pid: int, limits: Limits, on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None]
+        self,
+        pid: int,
+        limits: Limits,
+        on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None],
+        ends_within: Callable[[float], Awaitable[bool]] = _sleep,
     ) -> None:
         """Look at `pid` and its descendants ten times a second until it is gone, or until cancelled.
 
-        The first look comes after a tenth of a second, and does not hold up the beginning.
-        Above a limit calls `on_exceeded` once and returns. Looks are more frequent where the limit is near or the run
-        grows fast; slow ones are made in a thread.
+        The first look comes after a moment, and does not hold up the beginning. Above a limit calls `on_exceeded` once
+        and returns. Looks are more frequent where the limit is near or the run grows fast; slow ones are made in a
+        thread. `ends_within` waits so many seconds, or until the run ends if that is sooner; it gives which.
         """
         if self._cgroup is not None:
-            await self._ask(self._cgroup, limits.cpu_seconds, on_exceeded)
+            await self._ask(self._cgroup, limits.cpu_seconds, on_exceeded, ends_within)
             return
         most, most_cpu = limits.memory_bytes, limits.cpu_seconds
         if self._cpu_before is None:
             self._cpu_before = 0.0 if most_cpu is None else cpu_seconds(tree(pid))
-        slow, before = False, 0
-        await anyio.sleep(_NEAR_SECONDS)
-        while True:
+        slow, near, before = False, True, 0
+        while not await ends_within(_NEAR_SECONDS if near else _FAR_SECONDS):
             began = time.monotonic()
             pids, used = await anyio.to_thread.run_sync(_look, pid) if slow else _look(pid)
             slow = time.monotonic() - began > _QUICK_SECONDS
@@ -147,18 +155,20 @@ class Watch:
                 on_exceeded("cpu")
                 return
             near = most is not None and (used > most // 2 or growth > most // 8)
-            await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
 
     async def _ask(
-        self, cgroup: Cgroup, most_cpu: float | None, on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None]
+        self,
+        cgroup: Cgroup,
+        most_cpu: float | None,
+        on_exceeded: Callable[[Literal["out_of_memory", "cpu"]], None],
+        ends_within: Callable[[float], Awaitable[bool]],
     ) -> None:
         """The same where a cgroup bounds the run. It is stopped here while Linux only holds it up, for the place it is
         at; if it is too fast for that, Linux ends it."""
         if self._cpu_before is None:
             self._cpu_before = 0.0 if most_cpu is None else cgroup.cpu_seconds()
         near = False
-        while True:
-            await anyio.sleep(_NEAR_SECONDS if near else _FAR_SECONDS)
+        while not await ends_within(_NEAR_SECONDS if near else _FAR_SECONDS):
             used = cgroup.used()
             self.peak, self.files, near = max(self.peak, used.bytes), used.files, used.near
             if used.short:

@@ -15,15 +15,13 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
-import zmq
-import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 
@@ -33,7 +31,7 @@ from prims.isolation.cgroups import Cgroup
 from prims.isolation.limits import Watch, describe_exit, oom_kills, tree
 from prims.isolation.network import Proxy, start_proxy
 from prims.isolation.walls import Box, Walls
-from prims.kernel.bridge import Flow, bridge
+from prims.kernel.channels import Channel
 from prims.kernel.forkserver import ForkedProcess, ForkServer, pidfd_of
 from prims.kernel.provisioner import Launch, SandboxProvisioner, kernelspec_folder
 from prims.kernel.relay import Relay, Stream
@@ -47,12 +45,10 @@ _log = logging.getLogger(__name__)
 START_SECONDS = 60.0
 # How long code has to react to an interrupt before everything is killed.
 GRACE_SECONDS = 2.0
-# Messages larger than this are not taken from a kernel; ours never sends any.
-LARGEST_MESSAGE = 32 << 20
 _MARK = re.compile(rb"\x1b\]prims;(\d{1,18})\x07")
 _MARK_BEGIN = b"\x1b]prims;"
 _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
-# Nor those with more values than these, which take Python up to a second to read: all else waits for it.
+# Messages with more values than these take Python up to a second to read: all else waits for it.
 _MOST_VALUES = 500_000
 # What a kernel can write ahead of us, where the system lets a pipe hold that much.
 _PIPE_BYTES = 1 << 20
@@ -60,6 +56,7 @@ _READ_BYTES = 256 * 1024
 # After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
 _FEW_PIECES, _GATHER_SECONDS = 4, 0.02
 _FEW_MARKS = 100
+_DRAIN_SECONDS = 1.0  # for what a kernel that has ended had still sent
 _DISK_SECONDS = 0.5  # between two looks at temporary files
 
 
@@ -85,20 +82,6 @@ class Ending:
 
 
 @functools.cache
-def _context() -> zmq.asyncio.Context:
-    """One zmq context for all kernels, whose sockets bound what a kernel can make us hold.
-
-    Nothing is dropped at the receive mark: the kernel's side queues without limit in the kernel's own memory.
-    """
-    context = zmq.asyncio.Context()
-    context.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
-    context.setsockopt(zmq.RCVHWM, 16)
-    context.setsockopt(zmq.RECONNECT_IVL, 4)
-    context.setsockopt(zmq.LINGER, 0)
-    return context
-
-
-@functools.cache
 def _specs() -> KernelSpecManager:
     """Only our own kernelspec: one of the same name elsewhere on the machine must not take its place."""
     return KernelSpecManager(kernel_dirs=[str(kernelspec_folder())], ensure_native_kernel=False)
@@ -114,13 +97,14 @@ class Kernel:
         self._launch = launch
         self._pipes = pipes
         self._proxy = proxy
-        self._client = manager.client(context=_context())
-        self._client.ip = str(launch.private / "b")  # through the bridge
+        self._session = manager.session
+        self._shell, self._iopub, self._control = Channel("DEALER"), Channel("SUB"), Channel("DEALER")
         self._refused = 0  # messages that would have taken too long to read
-        self._flows = {port: Flow() for port in (manager.shell_port, manager.iopub_port, manager.control_port)}
         self._dead = anyio.Event()
+        self._output_read = anyio.Event()  # to the end of iopub
         self._cgroup: Cgroup | None = None
         self._still = False
+        self._until_end = anyio.CancelScope()  # what the end of the process ends
         self._waits: dict[int, anyio.CancelScope] = {}
         self._watch = Watch()
         self._oom_kills: int | None = None
@@ -145,16 +129,17 @@ class Kernel:
         Raises:
             KernelStartError: it ended or did not answer in time.
         """
-        self._client.start_channels(stdin=False, hb=False, control=False)  # that one when it is needed
         with anyio.move_on_after(START_SECONDS):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._until_dead, group.cancel_scope)
+                await self._connect(self._iopub, self._manager.iopub_port)
+                await self._connect(self._shell, self._manager.shell_port)
                 # Executing nothing, and not asking who it is: the code's way is warm then.
-                request = self._client.execute("pass", silent=True, store_history=False, reply=False)
+                request = self._request("pass", silent=True)
                 # Whatever comes proves that the subscription stands. Its own welcome may not come: the kernel does not
                 # see that it is due when it publishes something at the same moment, which then is what comes.
-                await self._until(self._client.iopub_channel, lambda m: True)
-                await self._until(self._client.shell_channel, lambda m: m["parent_header"].get("msg_id") == request)
+                await self._until(self._iopub, lambda m: True)
+                await self._until(self._shell, lambda m: m["parent_header"].get("msg_id") == request)
                 group.cancel_scope.cancel()
                 self._look_for_cgroup()
                 return
@@ -168,6 +153,10 @@ class Kernel:
             f"The kernel did not answer within {START_SECONDS:g} s. Is the machine overloaded? {_last_lines(stderr)}",
             stderr=stderr,
         )
+
+    async def _connect(self, channel: Channel, port: int) -> None:
+        sockets = Path(self._manager.ip)
+        await channel.connect(self._launch.box.run, [sockets.parent.name, f"{sockets.name}-{port}"])
 
     def _look_for_cgroup(self) -> None:
         """A run that is not in the cgroup that was made for it is watched like any other."""
@@ -194,9 +183,13 @@ class Kernel:
             process.wait()
         self._dead.set()
 
-    async def _until(self, channel: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def _until(self, channel: Channel, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next message that is `wanted`; for ever if none can come any more."""
         while True:
-            message = await self._receive(channel)
+            try:
+                message = await self._receive(channel)
+            except anyio.EndOfStream:
+                await anyio.sleep_forever()
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 if message is not None and wanted(message):
                     return message
@@ -248,15 +241,28 @@ class Kernel:
         Raises:
             KernelStartError: it did not do so.
         """
-        request = self._client.execute(code, silent=True, store_history=False, reply=False)
         with anyio.move_on_after(START_SECONDS):
-            reply = await self._until(
-                self._client.shell_channel,
-                lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request,
-            )
-            if reply["content"].get("status") == "ok":
+            if await self._reply(self._request(code, silent=True)) == "ok":
                 return
         raise KernelStartError("The kernel could not be made ready for this call.")
+
+    def _request(self, code: str, *, silent: bool, history: bool = False) -> str:
+        """Have the kernel execute `code`; gives the id by which the answers are known."""
+        content = {
+            "code": code, "silent": silent, "store_history": history, "user_expressions": {},
+            "allow_stdin": False, "stop_on_error": False,
+        }  # fmt: skip
+        message = self._session.msg("execute_request", content)
+        self._shell.send(self._session.serialize(message))
+        return str(message["msg_id"])
+
+    async def _reply(self, request: str) -> str:
+        """How the kernel says that a request ended, "ok" or "error"."""
+        message = await self._until(
+            self._shell, lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request
+        )
+        content = message.get("content")
+        return "ok" if isinstance(content, dict) and content.get("status") == "ok" else "error"
 
     # ------------------------------------------------------------------------------------------ execute
 
@@ -295,7 +301,8 @@ class Kernel:
                 finish = "__import__('prims_kernel.once').once.finish()"
                 await self._run_cell(finish, None, requests, stop, seconds, history=False)
             if self._dead.is_set():
-                await self._drain(order)
+                with anyio.move_on_after(_DRAIN_SECONDS):
+                    await self._output_read.wait()
             # What a kernel wrote that died at once is its last cell's, though the message of its begin was lost.
             await relay.begin(number)
             order.close()
@@ -314,7 +321,7 @@ class Kernel:
             if stop.reason == "out_of_memory":
                 peak = max(peak, self._cgroup.peak())
             killed = 1 if by == "machine" else 0
-        relay.dropped_displays += self._refused
+        relay.dropped_displays += self._refused + self._iopub.passed_over
         blocked, network_full = self._blocked()
         return Ending(
             reply=reply,
@@ -360,67 +367,59 @@ class Kernel:
 
         Gives the kernel's reply, if there was one, and where the code was when it was stopped.
         """
-        limits = self._launch.box.limits
-        over, ended = anyio.Event(), anyio.Event()
-        reply: list[str] = []
+        reply: str | None = None
         where = ""
-        request = self._client.execute(
-            code, silent=number is None, store_history=history, allow_stdin=False, stop_on_error=False, reply=False
-        )
+        request = self._request(code, silent=number is None, history=history)
         idle = requests.add(request, number)
         if self._oom_kills is None:  # asked while the kernel works
             self._oom_kills = oom_kills()
         async with anyio.create_task_group() as watchers:
-            watchers.start_soon(self._await_reply, request, idle, reply, ended)
-            watchers.start_soon(self._watch_process, ended)
-            for either in (ended, stop):
-                watchers.start_soon(_then_set, either, over)
-            watchers.start_soon(self._watch.run, self._process.pid, limits, stop.set)
-            with anyio.move_on_after(seconds):
-                await over.wait()
-            if not over.is_set():
-                stop.set("timeout")
-            if stop.reason:
-                where = await self._settle(stop, ended)
+            with stop.scope() as self._until_end, anyio.move_on_after(seconds):
+                watchers.start_soon(self._watch_process, stop)
+                reply = await self._reply_and_output(request, idle)
+            if reply is None and not self._dead.is_set():
+                stop.set("timeout")  # unless there is another reason
+                reply, where = await self._settle(stop, request, idle)
             watchers.cancel_scope.cancel()
-        return reply[0] if reply else None, where
+        return reply, where
 
-    async def _await_reply(self, request: str, idle: anyio.Event, reply: list[str], ended: anyio.Event) -> None:
-        message = await self._until(
-            self._client.shell_channel,
-            lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request,
-        )
-        content = message.get("content")
-        reply.append("ok" if isinstance(content, dict) and content.get("status") == "ok" else "error")
+    async def _reply_and_output(self, request: str, idle: anyio.Event) -> str:
+        reply = await self._reply(request)
         # All output comes before the idle; one that does not come (forged, dropped) is not waited for.
         with anyio.move_on_after(1.0):
             await idle.wait()
-        ended.set()
+        return reply
 
-    async def _watch_process(self, ended: anyio.Event) -> None:
+    async def _watch_process(self, stop: Stop) -> None:
+        """Watch what the run uses, and end the wait for its reply when it ends."""
+        await self._watch.run(self._process.pid, self._launch.box.limits, stop.set, self._ends_within)
         await self._wait_for_process()
-        ended.set()
+        self._until_end.cancel()
 
-    async def _settle(self, stop: Stop, ended: anyio.Event) -> str:
-        """Stop the code gently, then learn where it is if it goes on. Gives what was learnt."""
-        if self._dead.is_set():
-            return ""
+    async def _ends_within(self, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            await self._wait_for_process()
+        return self._dead.is_set()
+
+    async def _settle(self, stop: Stop, request: str, idle: anyio.Event) -> tuple[str | None, str]:
+        """Stop the code gently, then learn where it is if it goes on. Gives its reply, if any, and what was learnt."""
         if stop.reason in ("timeout", "cancelled", "shutdown"):
-            message = self._client.session.msg("interrupt_request", content={})
-            self._client.control_channel.send(message)
             # Only of a timeout does anybody still read what the code says when it is interrupted.
             grace = GRACE_SECONDS if stop.reason == "timeout" else GRACE_SECONDS / 4
-            with anyio.move_on_after(grace):
-                await ended.wait()
-                return ""
+            with anyio.move_on_after(grace) as self._until_end:
+                await self._connect(self._control, self._manager.control_port)
+                self._control.send(self._session.serialize(self._session.msg("interrupt_request", {})))
+                return await self._reply_and_output(request, idle), ""
+            if self._dead.is_set():
+                return None, ""
         if stop.reason == "out_of_memory":
             self._hold_others()
         await self._provisioner.send_signal(signal.SIGUSR2)
         for _ in range(20):
             if report := self._crash_report():
-                return report
+                return None, report
             await anyio.sleep(0.01)
-        return ""
+        return None, ""
 
     def _hold_others(self) -> None:
         """Stop all processes but the kernel, so that they do not grow on while it is asked where it is."""
@@ -486,7 +485,11 @@ class Kernel:
         """All iopub messages of this run."""
         limit = self._launch.box.limits.output_bytes
         while True:
-            message = await self._receive(self._client.iopub_channel)
+            try:
+                message = await self._receive(self._iopub)
+            except anyio.EndOfStream:
+                self._output_read.set()
+                return
             if message is None:
                 continue
             try:
@@ -514,35 +517,23 @@ class Kernel:
             if limit is not None and relay.bytes > limit:
                 stop.set("output")
 
-    async def _receive(self, channel: Any) -> dict[str, Any] | None:
-        """The next message of a channel; None for one that is not a message, whatever is wrong with it."""
-        frames = await channel.socket.recv_multipart()
-        port = self._client.iopub_port if channel is self._client.iopub_channel else self._client.shell_port
-        self._flows[port].took(frames)
+    async def _receive(self, channel: Channel) -> dict[str, Any] | None:
+        """The next message of a channel; None for one that is not a message, whatever is wrong with it.
+
+        Raises:
+            anyio.EndOfStream: none comes any more.
+        """
+        frames = await channel.receive()
         try:
-            _, rest = channel.session.feed_identities(frames)
+            _, rest = self._session.feed_identities(frames)
             if max(map(_values_in, rest[1:5])) > _MOST_VALUES:
                 self._refused += 1
                 return None
-            message: dict[str, Any] = channel.session.deserialize(rest)
+            message: dict[str, Any] = self._session.deserialize(rest)
         except Exception:
             # Each kind of malformed message makes jupyter_client raise another exception.
             return None
         return message if isinstance(message, dict) else None
-
-    async def _drain(self, order: _Order) -> None:
-        """Messages of a dead kernel that are still on their way. (What lies in the pipes is read to its end anyhow.)"""
-        quiet = 0
-        while quiet < 3:
-            ready = await self._client.iopub_channel.socket.poll(20)
-            quiet = 0 if ready else quiet + 1
-            await anyio.sleep(0.005)
-
-    def bridge(self) -> AbstractAsyncContextManager[None]:
-        """What connects this server to the kernel, while its block lasts."""
-        sockets = Path(self._manager.ip)
-        inner = [sockets.parent.name, sockets.name]
-        return bridge(Path(self._client.ip), self._launch.box.run, inner, self._flows)
 
     async def close(self) -> None:
         """End the kernel and give back sockets and descriptors. Idempotent."""
@@ -551,10 +542,8 @@ class Kernel:
                 self.kill()
                 with anyio.move_on_after(5):
                     await self._wait_for_process()
-            # Its own `stop_channels` would first make those that there are not.
-            for name in ("shell", "iopub", "control"):
-                if (channel := getattr(self._client, f"_{name}_channel")) is not None:
-                    channel.stop()
+            for channel in (self._shell, self._iopub, self._control):
+                channel.close()
             with contextlib.suppress(Exception):
                 await self._manager.cleanup_resources()
             for pipe in self._pipes.values():
@@ -585,7 +574,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
             writers.append(writer)
         launch = Launch(walls, box, private, stdout=writers[0], stderr=writers[1])
         manager = AsyncKernelManager(
-            kernel_name="prims", kernel_spec_manager=_specs(), context=_context(), transport="ipc"
+            kernel_name="prims", kernel_spec_manager=_specs(), transport="ipc"
         )
         try:
             proxy = await stack.enter_async_context(start_proxy(box))
@@ -595,7 +584,6 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
         kernel = Kernel(manager, launch, pipes, proxy)
         while writers:
             os.close(writers.pop())
-        await stack.enter_async_context(kernel.bridge())
         await kernel._ready()
         yield kernel
     finally:
@@ -685,11 +673,6 @@ class _Order:
         with anyio.move_on_after(self._SECONDS):
             while not self._closed and not met():
                 await self._wake.wait()
-
-
-async def _then_set(first: anyio.Event | Stop, event: anyio.Event) -> None:
-    await first.wait()
-    event.set()
 
 
 def _values_in(frame: bytes) -> int:
