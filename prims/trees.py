@@ -24,10 +24,10 @@ class Usage:
     files: int
 
 
-def usage(folder: Path) -> Usage:
+def usage(folder: Path, most: int = MOST_COUNTED) -> Usage:
     """Disk space and number of entries below a folder, sparse files by what they take.
 
-    Bounded in time: a tree with more entries or levels than are looked at counts as holding the most there can be.
+    Bounded in time: a tree with more than `most` entries, or more levels than are looked at, counts as holding `most`.
     """
     total = count = 0
     levels: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
@@ -45,9 +45,9 @@ def usage(folder: Path) -> Usage:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
                 if entry.is_dir(follow_symlinks=False):
                     if len(levels) >= _DEEPEST_COUNTED:
-                        return Usage(total, MOST_COUNTED)
+                        return Usage(total, most)
                     levels.append(_level(os.open(entry.name, FOLDER, dir_fd=descriptor)))
-            if count >= MOST_COUNTED:
+            if count >= most:
                 break
     finally:
         for descriptor, _ in levels:

@@ -116,6 +116,8 @@ class ForkedProcess:
         ended.register(self._kernel, select.POLLIN)
         if others or ended.poll(0):  # if it has ended, its pid may have been another's
             return False
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(self.kernel_pid, os.SCHED_IDLE, os.sched_param(0))  # its end is not urgent
         signal.pidfd_send_signal(self._kernel, signal.SIGKILL)  # now, as something could make it go on
         return True
 

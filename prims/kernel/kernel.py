@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import json
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import anyio
 import anyio.lowlevel
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.session import DELIM
 
 from prims.beneath import open_file
 from prims.errors import KernelStartError
@@ -525,15 +528,18 @@ class Kernel:
         """
         frames = await channel.receive()
         try:
-            _, rest = self._session.feed_identities(frames)
-            if max(map(_values_in, rest[1:5])) > _MOST_VALUES:
+            signature, *parts = frames[frames.index(DELIM) + 1 :][:5]
+            if not compare_digest(self._session.sign(parts), signature):
+                return None
+            if max(map(_values_in, parts)) > _MOST_VALUES:
                 self._refused += 1
                 return None
-            message: dict[str, Any] = self._session.deserialize(rest)
-        except Exception:
-            # Each kind of malformed message makes jupyter_client raise another exception.
+            header, parent, metadata, content = map(json.loads, parts)
+            kind = header["msg_type"]
+        except (ValueError, TypeError, LookupError, RecursionError):
             return None
-        return message if isinstance(message, dict) else None
+        # Not by jupyter_client's own function: it looks for dates in all of it.
+        return {"msg_type": kind, "parent_header": parent, "metadata": metadata, "content": content}
 
     async def close(self) -> None:
         """End the kernel and give back sockets and descriptors. Idempotent."""

@@ -50,24 +50,41 @@ class History:
         self._folder = folder
         self._most = most
         self._sizes: dict[int, int] = {}
+        self._added: list[PastRun] = []
+        self._closed = False
         self._lock = threading.Lock()
         self.forgotten = 0
 
     def add(self, run: PastRun) -> None:
-        """Keep a run, at the cost of older ones if need be."""
+        """Keep a run; `write` must follow. Returns at once."""
+        self._added.append(run)
+
+    def write(self) -> None:
+        """Write what was added, at the cost of older runs if need be."""
         with self._lock:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._write(run)
-            for make_room in (self._thin, self._forget):
-                for number in sorted(self._sizes):
-                    if self._most is None or sum(self._sizes.values()) <= self._most:
-                        return
-                    make_room(number)
+            while self._added and not self._closed:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                self._write(self._added[0])
+                del self._added[0]
+                self._make_room()
 
     def runs(self) -> list[PastRun]:
         """All that are kept, in the order in which they began."""
+        self.write()
         with self._lock:
             return [self._read(number) for number in sorted(self._sizes)]
+
+    def close(self) -> None:
+        """Write nothing any more: the folder is to be removed."""
+        with self._lock:
+            self._closed = True
+
+    def _make_room(self) -> None:
+        for make_room in (self._thin, self._forget):
+            for number in sorted(self._sizes):
+                if self._most is None or sum(self._sizes.values()) <= self._most:
+                    return
+                make_room(number)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.json"

@@ -40,6 +40,8 @@ _MOST_ARTIFACTS = 100
 _MOST_NAMES = 5000
 _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
+_FEW_FILES = 50
+_REPLY_SECONDS = 0.02  # what can wait for the reply waits so long
 # What one run's outputs for the notebook may take of the server's memory.
 _RECORD_BYTES = 8 << 20
 _EXPORTS_AT_ONCE = 2
@@ -177,6 +179,7 @@ class SessionTable:
         self._stack = AsyncExitStack()
         self._group: TaskGroup | None = None
         self._names = 0
+        self._spools: list[Path] = []  # empty ones, for the next runs
 
     async def __aenter__(self) -> SessionTable:
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
@@ -289,6 +292,7 @@ class SessionTable:
     async def _remove(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
         await self._engine.close_session(session.folder, session.uid)
+        await anyio.to_thread.run_sync(session.history.close)
         await anyio.to_thread.run_sync(remove_large_tree, session.folder)
 
     def start(self, session: Session, request: RunRequest, emit: Emit, *, asked: float | None = None) -> Run:
@@ -325,6 +329,8 @@ class SessionTable:
         finally:
             session.runs.discard(run)
             session.used = time.monotonic()
+        await anyio.sleep(_REPLY_SECONDS)  # the reply goes first
+        await anyio.to_thread.run_sync(session.history.write)
 
     async def _turn(self, session: Session, run: Run) -> RunResult:
         """Wait for a turn, then run."""
@@ -344,8 +350,12 @@ class SessionTable:
     async def _run(self, session: Session, run: Run, queued: float) -> RunResult:
         number = session.next_number()
         self._names += 1
-        spool = self._state / f"p{self._names}"
-        spool.mkdir(mode=0o700)
+        if self._spools:
+            spool = self._spools.pop()
+        else:
+            spool = self._state / f"p{self._names}"
+            spool.mkdir(mode=0o700)
+        unused = False
         try:
             before = await snapshot(session.files)
             spec = SandboxSpec(
@@ -361,15 +371,16 @@ class SessionTable:
             watch = partial(self._watch_quota, session, run)
             ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
             assert ran is not None
-            if any(spool.iterdir()):
-                result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
-            else:  # nothing that is large: a thread's turn would take longer
+            unused = not any(spool.iterdir())
+            if unused:  # nothing that is large: a thread's turn would take longer
                 result, made = _move_in(session, number, spool, run.request, ran)
+            else:
+                result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
             after = await snapshot(session.files)
         finally:
-            try:
-                spool.rmdir()  # nearly always empty by now
-            except OSError:
+            if unused:
+                self._spools.append(spool)
+            else:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(remove_tree, spool)
         # What other runs of the session were given meanwhile is theirs.
@@ -398,7 +409,9 @@ class SessionTable:
         """Stop a run that fills its workspace past the operator's bound (or past what it found, if that was more)."""
         settings = self._settings
         most = Usage(settings.workspace_bytes or 0, settings.workspace_files or 0)
-        first = await anyio.to_thread.run_sync(usage, session.files)
+        first = usage(session.files, _FEW_FILES)
+        if first.files >= _FEW_FILES:  # of few, a look takes less time than a thread's turn
+            first = await anyio.to_thread.run_sync(usage, session.files)
         while True:
             await anyio.sleep(_QUOTA_SECONDS)
             now = await anyio.to_thread.run_sync(usage, session.files)
