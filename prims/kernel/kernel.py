@@ -57,7 +57,7 @@ _MOST_VALUES = 500_000
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
 # After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
-_FEW_PIECES, _GATHER_SECONDS = 4, 0.02
+_FEW_PIECES, _GATHER_SECONDS = 2, 0.05
 _FEW_MARKS = 100
 _DRAIN_SECONDS = 1.0  # for what a kernel that has ended had still sent
 _DISK_SECONDS = 0.5  # between two looks at temporary files

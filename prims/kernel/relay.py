@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import aiofiles
 import anyio.to_thread
 
 from prims.kernel import bundles
@@ -53,7 +52,7 @@ class _Spill:
     path: Path
     early: list[str] = field(default_factory=list)
     early_chars: int = 0
-    file: Any = None
+    written: bool = False
 
     def forget(self) -> None:
         """What was not written is written, or need not be."""
@@ -145,8 +144,6 @@ class Relay:
         for spill in (self._story, self._stderr, self._result):
             if spill.sink.overflowed:
                 await self._write(spill)
-            if spill.file is not None:
-                await spill.file.close()
 
     # ------------------------------------------------------------------------------------------ out
 
@@ -200,11 +197,10 @@ class Relay:
             spill.early = ["".join(spill.early)]
 
     async def _write(self, spill: _Spill) -> None:
-        if spill.file is None:
-            spill.file = await aiofiles.open(spill.path, "w", encoding="utf-8", newline="")
-        text = "".join(spill.early)
+        text, more = "".join(spill.early), spill.written
         spill.forget()
-        await spill.file.write(text)
+        spill.written = True
+        await anyio.to_thread.run_sync(_write_file, spill.path, text, more)  # all in one turn
 
     async def _cleared(self) -> None:
         if self._clear_next:
@@ -219,9 +215,7 @@ class Relay:
         for spill in (self._story, self._stderr, self._result):
             spill.sink.clear()
             spill.forget()
-            if spill.file is not None:
-                await spill.file.close()
-                spill.file = None
+            spill.written = False
         for shown in self._shown:
             _remove(shown)
         self._shown.clear()
@@ -301,8 +295,7 @@ class Relay:
             name = f"{kind}-{self._number}{_suffix(mime)}"
             if any(form.name == name for form in forms):
                 name = f"{kind}-{self._number}-{len(forms)}{_suffix(mime)}"
-            async with aiofiles.open(self._spool / name, "wb") as file:
-                await file.write(raw)
+            await anyio.to_thread.run_sync((self._spool / name).write_bytes, raw)
             files.append(self._spool / name)
             forms.append(Form(mime, len(raw), name, name))
         first, (mime, raw) = forms[0], read.forms[0]
@@ -373,5 +366,10 @@ def _code_error(content: dict[str, Any]) -> CodeError:
     )
 
 
+def _write_file(path: Path, text: str, more: bool) -> None:
+    with path.open("a" if more else "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+
+
 def _spooled(spill: _Spill) -> str | None:
-    return spill.path.name if spill.file is not None and spill.sink.overflowed else None
+    return spill.path.name if spill.written and spill.sink.overflowed else None
