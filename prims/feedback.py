@@ -44,7 +44,11 @@ _HOSTS = re.compile(
 
 _MISSING = re.compile(r"No module named '([\w.]+)'(?!.*is not a package)")
 # How pandas and others ask for what only some of their functions need.
-_OPTIONAL = re.compile(r"(?:Missing optional dependency '|to install the |accessor requires )([\w.-]+)")
+_OPTIONAL = re.compile(
+    r"(?:Missing optional dependency '|to install the |accessor requires |string requires ')([\w.-]+)"
+)
+# How what was built for NumPy 1 fails beside NumPy 2.
+_OLD_NUMPY = re.compile(r"numpy\.dtype size changed|numpy\.core\.multiarray failed to import|_ARRAY_API not found")
 _NAME = re.compile(r"name '(\w+)' is not defined")
 _DEFINED = re.compile(
     r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]{1,100})?=(?!=)"
@@ -60,9 +64,10 @@ _SHELL = re.compile(
 )
 _NO_FILE = re.compile(r"No such file or directory(?: \(os error 2\))?[:'\" ]+([^'\"\n]{1,500})")
 _NO_PROGRAM = re.compile(
-    r"_execute_child[^\0]*No such file or directory: '([^'/\n]{1,100})'|MovieWriter \((\w+)\) not available"
+    r"_execute_child[^\0]*No such file or directory: (?:PosixPath\()?'([^'/\n]{1,100})'"
+    r"|MovieWriter \((\w+)\) not available"
 )
-_NO_BROWSER = re.compile(r"[Kk]aleido|Chrome|[Cc]hromedriver|[Ss]elenium|geckodriver")
+_NO_BROWSER = re.compile(r"[Kk]aleido|Chrome|playwright install|[Cc]hromedriver|[Ss]elenium|geckodriver")
 _READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|/)?mounts/")
 _CUT_TABLE = re.compile(r"^\[[1-9]\d* rows x \d+ columns\]$", re.M)
 _MOST_NAMES = 2000
@@ -126,6 +131,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(f'Install it with the call: requirements=["{name}"].')
     elif error.name in ("ImportError", "AttributeError") and (match := _OPTIONAL.search(error.value)):
         hints.append(f'Install it with the call: requirements=["{distribution_for(match[1]) or match[1]}"].')
+    elif _OLD_NUMPY.search(text):
+        hints.append('A package was built for NumPy 1: add "numpy<2" to requirements, or take a newer version of it.')
     elif error.name == "SyntaxError" and re.search(r"^[ \t]*(?:```|~~~)", request.code, re.M):
         hints.append("Send the code alone: the text around it and its markdown fence (```) must go.")
     elif error.name == "SyntaxError" and (match := re.search(r"\n[ \t]*(%%\w{1,50})", request.code)):
@@ -141,7 +148,7 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
     elif "no display name" in error.value:
         hints.append("There is no screen here: draw with matplotlib, whose figures are returned.")
     elif _NO_BROWSER.search(text):
-        hints.append("There is no browser here to draw with: show() gives the figure itself, write_html() a file.")
+        hints.append("There is no browser here: show() gives a figure itself, write_html() a file.")
     elif match := _NO_FILE.search(error.value):
         hints.append(lost_file(match[1], around.files))
     elif _READ_ONLY.search(error.value):

@@ -6,6 +6,7 @@ import ast
 import html
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,26 @@ _FENCE = re.compile(
 )
 # The name of the language, which a fence leaves behind where only its ticks were taken off.
 _LANGUAGE = re.compile(r"\A(\s*)(?:python3?|py|ipython)[ \t]*(?=\n\s*\S)")
-_PIP = re.compile(r"^[ \t]*[%!][ \t]*(?:uv[ \t]+)?pip3?[ \t]+install[ \t]+(?P<args>[^\n#&|;]+)$", re.M)
+# How code asks for packages: by magics and lines of a shell, by texts for a shell, by lists of words for subprocess.
+# All parts are bounded, as code can be one line of 200,000 characters.
+_INSTALL = r"pip[\d.]*(?:[ \t]+-\S+)*[ \t]+install[ \t]+"
+_LINE = rf"[ \t]*(?:(?:sudo|uv|\S+[ \t]+-m)[ \t]+)*{_INSTALL}(?P<line>(?:\\\n|[^\n])+)"
+_PIP_OF_SHELL = re.compile(rf"^{_LINE}", re.M)
+_PIP = re.compile(
+    rf"^(?:[\w, \t]{{1,200}}=)?[ \t]*[%!]{{1,2}}{_LINE}"
+    r"|\b(?:system|run|call|check_call|check_output|Popen|getoutput)\([^\n]{0,200}?"
+    rf"""\b{_INSTALL}(?P<text>[^\n"']{{1,1000}})["']"""
+    r"""|(?:["']pip[\d.]*["'][ \t]*,\s*|\bmain\(\[)["']install["']\s*,"""
+    r"""(?P<words>(?:[^\[\]]|\[[^\[\]]{0,200}\]){1,400})\]""",
+    re.M,
+)
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]*\])?([<>=!~]=?=?[A-Za-z0-9.*,<>=!~]+)?")
+# Options of pip and uv whose value could be taken for a name.
+_WITH_VALUE = re.compile(
+    r"-[cefiprt]|--(?:cache-dir|constraint|editable|index|index-strategy|log|no-binary|only-binary|platform|prefix"
+    r"|progress-bar|proxy|python|python-version|requirement|retries|root|src|target|timeout|trusted-host"
+    r"|upgrade-strategy)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +199,37 @@ def _parses(code: str) -> bool:
 
 
 def _pip_lines(code: str) -> list[str]:
-    """Packages that the code itself asks for by `%pip install` or `!pip install`: there is no network inside, so they
-    are had beforehand like the requirements. Options are left out; what is no plain name stays for pip to refuse."""
+    """Packages that the code itself asks for by `%pip install` and the like: there is no network inside, so they are
+    had beforehand like the requirements. Options are left out; what is no plain name stays for pip to refuse."""
+    code = re.sub(r"^[ \t]*#[^\n]*", "", code, flags=re.M)
+    shell = re.match(r"\s*%%(?:bash|sh|script|system|!)", code)
     found: list[str] = []
-    for line in _PIP.finditer(code):
-        for word in line["args"].split():
-            name = word.strip("'\"")
-            if re.fullmatch(
-                r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]*\])?([<>=!~]=?=?[A-Za-z0-9.*,<>=!~]+)?", name
-            ):
+    for match in (_PIP_OF_SHELL if shell else _PIP).finditer(code):
+        groups = match.groupdict("")
+        if groups.get("words"):
+            words = [word for _, word in re.findall(r"""(["'])([^"'\n]+)\1""", groups["words"])]
+        else:
+            words = _words(groups["line"] or groups["text"])
+        for before, word in zip(["", *words], words, strict=False):
+            name = re.sub(r"[ \t]", "", word)
+            if _PACKAGE.fullmatch(name) and not _WITH_VALUE.fullmatch(before):
                 found.append(name)
+    return found
+
+
+def _words(line: str) -> list[str]:
+    """The words of a shell's command, up to where another one or a file for its output begins."""
+    line = line[:2000].replace("\\\n", " ")
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        words = line.split()
+    found: list[str] = []
+    for word in words:
+        word, end, _ = word.partition(";")
+        if re.match(r"\d?[<>&|]", word):
+            break
+        found.append(word)
+        if end and " " not in word:
+            break
     return found

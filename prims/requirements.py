@@ -191,7 +191,10 @@ def parse(requirements: Sequence[str]) -> Parsed:
             continue
         _check_form(entry)
         name, normal = _normalise(entry)
-        if _is_standard(name):
+        if name.lower() == "python":
+            _check_python(entry.strip()[len(name) :], f"The requirement {shown(entry)} wants")
+            ignored.add(name)
+        elif _is_standard(name):
             ignored.add(name)
         elif normal:
             taken.add(normal)
@@ -217,20 +220,20 @@ def inline(code: str) -> list[str]:
     wanted = found.get("dependencies", [])
     if not isinstance(wanted, list) or not all(isinstance(entry, str) for entry in wanted):
         raise Refused("`dependencies` in the script metadata (# /// script) must be a list of texts.")
-    _check_python(found.get("requires-python", ""))
+    _check_python(found.get("requires-python", ""), "The script metadata wants")
     return wanted
 
 
-def _check_python(wanted: object) -> None:
+def _check_python(wanted: object, who: str) -> None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     here = ".".join(map(str, sys.version_info[:3]))
     try:
         fits = SpecifierSet(str(wanted)).contains(here, prereleases=True)
     except InvalidSpecifier as problem:
-        raise Refused(f"requires-python in the script metadata (# /// script) cannot be read: {problem}.") from problem
+        raise Refused(f"{who} a Python by words that cannot be read: {problem}.") from problem
     if not fits:
-        raise Refused(f"The script metadata wants Python {str(wanted)[:100]}, and code runs on {here} here.")
+        raise Refused(f"{who} Python {str(wanted)[:100]}, and code runs on {here} here.")
 
 
 def distribution_for(module: str) -> str | None:

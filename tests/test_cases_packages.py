@@ -180,6 +180,7 @@ CLASHING = {
     "an old IPython and pyzmq": (["ipython==5.10.0", "pyzmq==19.0.2"], "pyzmq"),
     "an old tornado": (["tornado==4.5.3"], "tornado"),
     "another ipykernel": (["ipykernel==5.1.0"], "ipykernel"),
+    "an IPython that takes fewer arguments": (["ipython==8.12"], "ipython"),
 }
 
 
@@ -204,6 +205,7 @@ MISSING = {
     "PyYAML": ("import yaml\n", "PyYAML"),
     "Beautiful Soup": ("from bs4 import BeautifulSoup\n", "beautifulsoup4"),
     "a module inside of a function": ("def f():\n    import docx\nf()\n", "python-docx"),
+    "a driver wanted by pandas": ("import pandas as pd\npd.read_sql('select 1', 'sqlite:///x.db')\n", "sqlalchemy"),
     "a module wanted by pandas": ("import pandas as pd\npd.DataFrame({'a': [1]}).to_parquet('x.parquet')\n", "pyarrow"),
 }  # fmt: skip
 
@@ -214,6 +216,34 @@ async def test_a_missing_module_is_told_with_the_name_to_install(server: Served,
     seen = await server.run(code)
     assert seen.status == "error", seen
     assert f'requirements=["{name}"]' in seen.hints and f'requirements=["{name}"]' in seen.text, seen
+
+
+WORDS = {
+    "built for NumPy 1": ("raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')\n", '"numpy<2"'),
+    "a program by its path": ("import pathlib, subprocess\nsubprocess.run([pathlib.PosixPath('dot'), '-Tpng'])\n", "no program dot"),
+    "a browser": ("raise RuntimeError('please run: playwright install')\n", "no browser"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WORDS)
+async def test_what_a_package_lacks_here_is_told(server: Served, kind: str) -> None:
+    code, words = WORDS[kind]
+    seen = await server.run(code)
+    assert seen.status == "error" and words in seen.hints, seen
+
+
+async def test_pip_inside_tells_what_cannot_be_had(server: Served) -> None:
+    seen = await server.run("%pip install json git+https://example.org/six.git\n")
+    assert "json (part of Python)" in seen.stdout and "requirements=[" not in seen.stderr, seen
+
+
+async def test_numba_finds_a_place_for_its_cache(server: Served) -> None:
+    """Only its part that looks for one is here, in short: the package itself is large."""
+    caching = "class IPythonCacheLocator:\n    @classmethod\n    def from_function(cls, function, file):\n        return file.startswith('<ipython-')\n"
+    made = await server.run(f"import os\nos.makedirs('numba/core')\nopen('numba/core/caching.py', 'w').write({caching!r})\n")
+    seen = await server.run("from numba.core.caching import IPythonCacheLocator as found\nprint(found.from_function(None, __file__), found.from_function(None, 'x.py'))\n")
+    assert (made.status, seen.stdout) == ("ok", "True False\n"), seen
+    await server.run("import shutil\nshutil.rmtree('numba')\n")
 
 
 async def test_a_missing_module_of_the_code_itself_is_not_taken_for_a_package(server: Served) -> None:

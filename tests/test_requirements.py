@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
+from prims.config import Settings
 from prims.errors import Refused
+from prims.policy import admit
 from prims.requirements import MAX_CHARS, MAX_ENTRIES, Parsed, distribution_for, parse
 
 
@@ -70,6 +73,7 @@ def test_good_entries_come_out_normalised_sorted_and_once(given: list[str], take
         ("six; nonsense", "cannot be read"),
         ("six # comment", "cannot be read"),
         ("x" * (MAX_CHARS + 1), "longer than"),
+        ("python==2.7", "code runs on"),
     ],
 )
 def test_bad_entries_are_refused_by_name(entry: str, word: str | None) -> None:
@@ -96,6 +100,43 @@ def test_the_standard_library_is_ignored_and_named() -> None:
     parsed = parse(["json", "os", "asyncio", "six", "os.path", "JSON==2.0", "sqlite3"])
     assert parsed.requirements == ("six",)
     assert set(parsed.ignored) == {"JSON", "asyncio", "json", "os", "os.path", "sqlite3"}
+    assert parse(["python>=3.9", "Python"]).requirements == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [
+        ("!pip install -q six > /dev/null 2>&1", "six"),
+        ("%pip install six  # it's old", "six"),
+        ("!pip3 install six && echo done", "six"),
+        ("!pip install six | tail -1", "six"),
+        ("!{sys.executable} -m pip install six attrs;ls", "attrs six"),
+        ("found = !sudo python3 -m pip --quiet install six", "six"),
+        ("!uv pip install --system six", "six"),
+        ("%pip install \\\n  six \\\n  attrs\n", "attrs six"),
+        ("%pip install 'six >= 1.15' \"uvicorn[standard]<1\"", "six>=1.15 uvicorn[standard]<1"),
+        ("%pip install -r requirements.txt --trusted-host pypi.org -t libs six", "six"),
+        ("%%bash\npip install six\nls\n", "six"),
+        ("subprocess.check_call([sys.executable, '-m', 'pip', 'install', '-U', 'six', name])", "six"),
+        ("subprocess.run(['pip', 'install',\n 'uvicorn[standard]', '-r', 'more.txt'])", "uvicorn[standard]"),
+        ('os.system(f"{sys.executable} -m pip install six {more}")', "six"),
+        ("pip.main(['install', 'six'])", "six"),
+        ("# !pip install six\n# subprocess.run(['pip', 'install', 'six'])\nx = 1", ""),
+        ("print('pip install six')", ""),
+        ('def f():\n    """pip install six"""', ""),
+        ("%pip uninstall six", ""),
+        ("%pip install git+https://example.org/six.git ./six", ""),
+    ],
+)
+def test_packages_that_code_asks_pip_for_are_had_before_it_runs(code: str, taken: str) -> None:
+    assert " ".join(admit(Settings(), code).request.requirements) == taken
+
+
+@pytest.mark.parametrize("piece", [" ", "run(", '"pip","install",', "pip -a ", "!x -m ", "main(['install',", "\\\n"])
+def test_code_of_the_largest_size_is_read_in_a_moment(piece: str) -> None:
+    begun = time.process_time()
+    admit(Settings(), "x = 1\n!pip install six\n" + piece * (190_000 // len(piece)))
+    assert time.process_time() - begun < 30  # what was read again and again would take minutes
 
 
 @pytest.mark.parametrize(
@@ -125,7 +166,5 @@ def test_reading_requirements_imports_no_installer() -> None:
         "import sys, prims.requirements, prims.kernel.environment;"
         "print([m for m in ('uv', 'virtualenv', 'packaging') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _how(names: list[str]) -> str:
-    listed = ", ".join(f'"{name}"' for name in names)
+    listed = ", ".join(f'"{name}"' for name in names if not re.search(r"[/\\@:]", name))
+    if not listed:
+        return "Only packages of the package index can be had, by name, in the `requirements` argument of run_code."
     return f"List packages in the `requirements` argument of run_code instead, e.g. requirements=[{listed}]."
 
 
@@ -100,6 +102,8 @@ def _install(words: list[str]) -> int:
 
 def _satisfied(wanted: str) -> str | None:
     """The installed version that satisfies a requirement; "" when it is not for this machine; else None."""
+    if wanted in sys.stdlib_module_names:
+        return "part of Python"
     try:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:

@@ -1,4 +1,4 @@
-"""Libraries that draw in a browser, set up so that what they show can be stored, told in words, and needs no page.
+"""Libraries that want a notebook's page or file, set up so that what they show can be stored and told in words.
 
 Each is touched right after the code has imported it, and only then.
 """
@@ -31,6 +31,7 @@ def install() -> None:
             "rich.live": _rich,
             "pyviz_comms": _pyviz,
             "itables": _itables,
+            "numba.core.caching": _numba,
         }
     )
 
@@ -202,3 +203,16 @@ def _itables(itables: Any) -> None:
 
     itables.init_notebook_mode = lambda *args, **kwargs: None
     itables.show = lambda df=None, *args, **kwargs: display(df)
+
+
+def _numba(caching: Any) -> None:
+    """Functions with cache=True, which in a notebook work too: it is no file that they stand in."""
+    from prims_kernel.shell import script_path
+
+    locator = getattr(caching, "IPythonCacheLocator", None) or caching._IPythonCacheLocator
+    known = locator.from_function.__func__
+
+    def from_function(cls: Any, py_func: Any, py_file: str) -> Any:
+        return known(cls, py_func, "<ipython-" if py_file == script_path() else py_file)
+
+    locator.from_function = classmethod(from_function)

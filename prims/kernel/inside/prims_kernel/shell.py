@@ -290,7 +290,7 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
         """No copy of all output in memory, as IPython's history keeps one."""
         return nullcontext()
 
-    def run_cell(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
+    def run_cell(self, raw_cell: str, *args: Any, cell_id: Any = None, cell_meta: Any = None, **kwargs: Any) -> Any:
         with nullcontext() if shared else _no_running_loop():
             result = self._without_clean_exit(super().run_cell(raw_cell, *args, **kwargs))
         if os.getpid() != _pid:
@@ -298,7 +298,9 @@ class ZMQInteractiveShell(ipykernel.zmqshell.ZMQInteractiveShell):  # type: igno
             _leave_child(None if result.success else 1)
         return result
 
-    async def run_cell_async(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
+    async def run_cell_async(
+        self, raw_cell: str, *args: Any, cell_id: Any = None, cell_meta: Any = None, **kwargs: Any
+    ) -> Any:
         global _cells
         self.source, self._told = raw_cell, False
         _cells = self.execution_count
