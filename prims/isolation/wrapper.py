@@ -386,8 +386,8 @@ def stopped(pid: int) -> bool:
 
 def _state(pid: int, thread: str) -> bytes:
     """The state of a thread as /proc has it; empty when it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2][1:2]  # the name before it may hold anything
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as file:
+        return file.read(64).rpartition(b")")[2][1:2]  # after a short name that may hold anything
     return b""
 
 

@@ -109,7 +109,7 @@ class ForkedProcess:
         while not wrapper.stopped(self.kernel_pid):
             if time.monotonic() > until:
                 return False
-            os.sched_yield()  # it may have to stop on this processor
+            time.sleep(_STOP_SECONDS / 100)  # it may have to stop on this processor
         # In this order: the kernel starts nothing any more, and what it leaves goes to pid 1, all at once.
         others = wrapper.children(self.kernel_pid) or wrapper.children(self.pid) != [self.kernel_pid]
         ended = select.poll()

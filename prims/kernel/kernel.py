@@ -57,7 +57,7 @@ _MOST_VALUES = 500_000
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
 # After so many small pieces in a row, what follows is given this time to become a larger one: each piece has its cost.
-_FEW_PIECES, _GATHER_SECONDS = 2, 0.05
+_FEW_PIECES, _GATHER_SECONDS = 1, 0.05
 _FEW_MARKS = 100
 _DRAIN_SECONDS = 1.0  # for what a kernel that has ended had still sent
 _DISK_SECONDS = 0.5  # between two looks at temporary files
@@ -88,6 +88,13 @@ class Ending:
 def _specs() -> KernelSpecManager:
     """Only our own kernelspec: one of the same name elsewhere on the machine must not take its place."""
     return KernelSpecManager(kernel_dirs=[str(kernelspec_folder())], ensure_native_kernel=False)
+
+
+class _Manager(AsyncKernelManager):  # type: ignore[misc]
+    """Starts a kernel, and connects to none of its sockets: libzmq would read, without a bound, what is hostile."""
+
+    def _connect_control_socket(self) -> None:
+        pass
 
 
 class Kernel:
@@ -534,7 +541,7 @@ class Kernel:
             if max(map(_values_in, parts)) > _MOST_VALUES:
                 self._refused += 1
                 return None
-            header, parent, metadata, content = map(json.loads, parts)
+            header, parent, metadata, content = (json.loads(part.decode("utf-8", "replace")) for part in parts)
             kind = header["msg_type"]
         except (ValueError, TypeError, LookupError, RecursionError):
             return None
@@ -579,9 +586,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
             pipes[stream] = reader
             writers.append(writer)
         launch = Launch(walls, box, private, stdout=writers[0], stderr=writers[1])
-        manager = AsyncKernelManager(
-            kernel_name="prims", kernel_spec_manager=_specs(), transport="ipc"
-        )
+        manager = _Manager(kernel_name="prims", kernel_spec_manager=_specs(), transport="ipc")
         try:
             proxy = await stack.enter_async_context(start_proxy(box))
             await manager.start_kernel(prims_launch=launch)

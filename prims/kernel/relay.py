@@ -200,7 +200,10 @@ class Relay:
         text, more = "".join(spill.early), spill.written
         spill.forget()
         spill.written = True
-        await anyio.to_thread.run_sync(_write_file, spill.path, text, more)  # all in one turn
+        if len(text) < _LARGE_CHARS:  # a thread's turn would take longer
+            _write_file(spill.path, text, more)
+        else:
+            await anyio.to_thread.run_sync(_write_file, spill.path, text, more)
 
     async def _cleared(self) -> None:
         if self._clear_next:

@@ -10,6 +10,7 @@ import unicodedata
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -40,7 +41,7 @@ _MOST_ARTIFACTS = 100
 _MOST_NAMES = 5000
 _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
-_FEW_FILES = 50
+_FEW_FILES, _FEW_SPOOLED = 50, 4
 _REPLY_SECONDS = 0.02  # what can wait for the reply waits so long
 # What one run's outputs for the notebook may take of the server's memory.
 _RECORD_BYTES = 8 << 20
@@ -355,7 +356,7 @@ class SessionTable:
         else:
             spool = self._state / f"p{self._names}"
             spool.mkdir(mode=0o700)
-        unused = False
+        as_new = False
         try:
             before = await snapshot(session.files)
             spec = SandboxSpec(
@@ -371,14 +372,16 @@ class SessionTable:
             watch = partial(self._watch_quota, session, run)
             ran = await alongside(lambda: self._engine.run(spec, run.emit, run.stop), watch)
             assert ran is not None
-            unused = not any(spool.iterdir())
-            if unused:  # nothing that is large: a thread's turn would take longer
+            few = sum(1 for _ in islice(spool.iterdir(), _FEW_SPOOLED)) < _FEW_SPOOLED
+            if few:  # a thread's turn would take longer
                 result, made = _move_in(session, number, spool, run.request, ran)
             else:
                 result, made = await anyio.to_thread.run_sync(_move_in, session, number, spool, run.request, ran)
+            # What was displayed may have been opened to the helper that draws it.
+            as_new = few and not ran.displays and not any(spool.iterdir())
             after = await snapshot(session.files)
         finally:
-            if unused:
+            if as_new:
                 self._spools.append(spool)
             else:
                 with anyio.CancelScope(shield=True):
