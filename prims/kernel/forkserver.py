@@ -103,13 +103,14 @@ class ForkedProcess:
         """
         if self._supervises or self.poll() is not None:
             return self.returncode is not None
-        until = time.monotonic() + _STOP_SECONDS
+        pause = _STOP_SECONDS / 100
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._kernel, signal.SIGSTOP)
         while not wrapper.stopped(self.kernel_pid):
-            if time.monotonic() > until:
+            if pause > _STOP_SECONDS:
                 return False
-            time.sleep(_STOP_SECONDS / 100)  # it may have to stop on this processor
+            time.sleep(pause)  # it may have to stop on this processor
+            pause *= 2
         # In this order: the kernel starts nothing any more, and what it leaves goes to pid 1, all at once.
         others = wrapper.children(self.kernel_pid) or wrapper.children(self.pid) != [self.kernel_pid]
         ended = select.poll()
