@@ -44,7 +44,7 @@ class Session:
             os.rmdir(spool)
 
     async def until_forked(self) -> ForkServer:
-        with anyio.fail_after(60):
+        with anyio.fail_after(90):
             while "True" not in (await self.run(f"print({IS_FORKED})")).stdout.head:
                 pass
         parent = self.engine._parents.get(self.key)

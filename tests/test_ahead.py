@@ -43,11 +43,11 @@ async def test_a_spare_is_made_after_its_delay_or_when_it_is_wanted() -> None:
     maker.go.set()
     async with anyio.create_task_group() as group:
         spares: Spares[str] = Spares(group, maker.make, 2)
-        spares.prepare("a", after=0.05)
+        spares.prepare("a", after=60)
         spares.prepare("a")  # there is one already
         await anyio.wait_all_tasks_blocked()
         assert maker.begun == []
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             taken = await spares.take("a")
         assert taken is not None and taken[0] == "a1"
         # Who had to wait for it is in a hurry: the next is made at once.
@@ -61,7 +61,7 @@ async def test_a_spare_is_made_after_its_delay_or_when_it_is_wanted() -> None:
         await again[1].aclose()
         assert await spares.take("a") is None
         spares.prepare("a", after=0.01)
-        await until(lambda: len(maker.begun) == 3, 5, "it is made when the time has come")
+        await until(lambda: len(maker.begun) == 3, 60, "it is made when the time has come")
         await spares.close()
         assert maker.closed == ["a"] * 3
 
@@ -71,6 +71,7 @@ async def test_a_young_spare_does_not_give_way(monkeypatch: pytest.MonkeyPatch) 
     maker.go.set()
     async with anyio.create_task_group() as group:
         spares: Spares[str] = Spares(group, maker.make, 2)
+        monkeypatch.setattr(spares_module, "FRESH_SECONDS", 600.0)
         for key in "abc":
             spares.prepare(key)
             await anyio.wait_all_tasks_blocked()
@@ -115,7 +116,7 @@ async def test_a_spare_that_cannot_be_made_is_none() -> None:
     async with anyio.create_task_group() as group:
         spares: Spares[str] = Spares(group, make, 1)
         spares.prepare("a", after=60)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             assert await spares.take("a") is None
         await spares.close()
 
@@ -138,7 +139,7 @@ async def test_what_is_left_is_closed_behind_and_holds_up_the_next_when_it_is_to
     async with anyio.create_task_group() as group:
         leftovers = Leftovers(group, 2)
         leftovers.close(stack(0))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await leftovers.room()
         leftovers.close(stack(1))
         with anyio.move_on_after(0.05) as waited:
@@ -153,12 +154,12 @@ async def test_what_is_left_is_closed_behind_and_holds_up_the_next_when_it_is_to
 @pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed")
 @pytest.mark.parametrize("settings", [{"fork_kernels": "off"}, {"isolation": "none"}], ids=["walls", "none"])
 async def test_when_a_run_returns_its_processes_are_gone_and_its_folders_go_behind_it(settings: dict[str, str]) -> None:
-    code = "import subprocess; subprocess.Popen(['sleep', '34719'], start_new_session=True); print(1)"
+    code = "import subprocess; subprocess.Popen(['sleep', '34719.25'], start_new_session=True); print(1)"
     async with engine_of_one_session(**settings) as session:
         for _ in range(2):
             assert (await session.run(code)).stdout.head == "1\n"
             # No await since: what is still to be closed has not been waited for.
             assert session.engine._leftovers._closing
-            assert named("34719") == []
+            assert named("34719.25") == []
         await session.engine._leftovers.closed()
         assert list(session.folder.parent.glob("k*")) == []

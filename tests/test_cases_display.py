@@ -297,7 +297,6 @@ OTHER_FILES = {
 async def test_files_of_any_kind_are_found(server: Served, kind: str) -> None:
     code, paths = OTHER_FILES[kind]
     seen = await server.run(code)
-    assert seen.seconds < 20
     if paths is not None:
         assert seen.status == "ok" and set(seen.files) == paths, seen
         for path in paths:

@@ -256,7 +256,7 @@ class FakeInstaller:
 async def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) -> None:
     fake = FakeInstaller()
     told: list[str] = []
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(settings(tmp_path), {}, installer=fake) as environments:
             got: list[Environment] = []
 
@@ -278,7 +278,7 @@ async def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) 
 @pytest.mark.anyio
 async def test_the_last_waiter_of_a_call_ends_its_build_and_leaves_nothing(tmp_path: Path) -> None:
     fake = FakeInstaller()
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(settings(tmp_path), {}, installer=fake) as environments:
             fake.gate.set()
             await environments.base()
@@ -305,7 +305,7 @@ async def test_closing_tells_waiters_and_newcomers_so(tmp_path: Path) -> None:
         except Exception as e:
             errors.append(e)
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with (
             anyio.create_task_group() as callers,
             Environments(settings(tmp_path), {}, installer=fake) as environments,
@@ -329,7 +329,7 @@ async def test_what_leaves_the_body_leaves_as_it_is(tmp_path: Path) -> None:
         async with Environments(settings(tmp_path), {}, installer=fake) as environments:
             await environments.base()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         # Cancelled by a scope around it, then by asyncio, both with a build under way.
         async with anyio.create_task_group() as callers:
             callers.start_soon(body)
@@ -347,7 +347,7 @@ async def test_what_leaves_the_body_leaves_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_call_that_is_late_says_the_limit(tmp_path: Path) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(
             settings(tmp_path, seconds=0.3), {}, installer=FakeInstaller()
         ) as environments:
@@ -360,7 +360,7 @@ async def test_a_call_that_is_late_says_the_limit(tmp_path: Path) -> None:
 async def test_a_layer_lost_while_the_server_runs_is_made_again(tmp_path: Path) -> None:
     fake = FakeInstaller()
     fake.gate.set()
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(settings(tmp_path), {}, installer=fake) as environments:
             [layer] = (await environments.base()).layers
             await anyio.Path(layer / ".prims-layer.json").unlink()
@@ -373,7 +373,7 @@ async def test_a_layer_lost_while_the_server_runs_is_made_again(tmp_path: Path) 
 async def test_a_calls_layer_is_compiled_behind_its_first_use_and_only_once(tmp_path: Path) -> None:
     fake, later = FakeInstaller(), FakeInstaller()
     fake.gate.set()
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(settings(tmp_path), {}, installer=fake) as environments:
             [kernel] = (await environments.base()).layers
             fake.compiling = anyio.Event()
@@ -423,7 +423,7 @@ async def test_the_base_has_the_kernel_compiled_and_without_debugpy(cache: Path)
 async def test_a_remembered_call_starts_no_process_and_needs_no_index(cache: Path) -> None:
     first = await asked(cache, "six==1.16.0")
     fake = FakeInstaller()
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Environments(settings(cache, "numpy"), tool_environment(), installer=fake) as environments:
             assert await environments.for_requirements(("six==1.16.0",)) == first
     assert "six==1.16.0" in first.packages

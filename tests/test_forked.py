@@ -139,11 +139,12 @@ print(FORKED, flush=True)
 async def test_nothing_is_left_of_a_forked_run_however_it_ends(outside: Outside, ending: str, status: str) -> None:
     marker = f"{600 + os.getpid() / 1e7:.7f}"
     code = LEFT.replace("MARKER", repr(marker)).replace("FORKED", IS_FORKED) + ending
-    result = await kit.run_code(outside.client, code, timeout_seconds=5)
+    seconds = 5 if status == "timeout" else 60
+    result = await kit.run_code(outside.client, code, timeout_seconds=seconds)
     assert result.structured_content is not None
     assert (result.structured_content["status"], stdout(result)) == (status, "True\n"), kit.text_of(result)
     assert "exit status 3" in kit.text_of(result) or status != "died"
-    await until(lambda: named(marker) == [], 5, "what the run has left is gone")
+    await until(lambda: named(marker) == [], 60, "what the run has left is gone")
 
 
 async def test_a_forked_run_has_a_home_and_an_interpreter_of_its_own(outside: Outside) -> None:
@@ -210,7 +211,7 @@ async def test_two_runs_of_a_session_share_their_files_and_nothing_else(served: 
     async with anyio.create_task_group() as group:
         group.start_soon(one)
         try:
-            await until((served.files / "one").exists, 30, "the first run has begun")
+            await until((served.files / "one").exists, 60, "the first run has begun")
             seen = await run(served.client, ANOTHER.replace("FORKED", IS_FORKED))
         finally:
             (served.files / "go").touch()
@@ -387,7 +388,7 @@ while not os.path.exists("enough") and time.monotonic() < until: time.sleep(0.02
     async with anyio.create_task_group() as group:
         group.start_soon(run, served.client, fill + wait)
         try:
-            await until((served.files / "full").exists, 30, "one run has its processes")
+            await until((served.files / "full").exists, 60, "one run has its processes")
             assert await run(served.client, f"{fill}print(len(pids), {IS_FORKED})") == "180 True\n"
         finally:
             (served.files / "enough").touch()
@@ -498,7 +499,7 @@ async def test_nothing_outlives_a_server_that_is_killed(kind: str) -> None:
             assert len(pids) >= 7  # the server; bwrap, its first process and the parent; a run with its child
             server.kill()
             await server.wait()
-            await until(lambda: alive(pids) == [], 5, "the end of everything")
+            await until(lambda: alive(pids) == [], 60, "the end of everything")
 
 
 # --------------------------------------------------------------------------------- the engine, from near
@@ -513,12 +514,12 @@ async def test_many_runs_leave_nothing_behind() -> None:
             places = (f"/proc/{os.getpid()}/fd", f"/proc/{pid}/fd", session.folder.parent, parent.runs)
             return (*(len(os.listdir(place)) for place in places), len(wrapper.tree(parent._process.pid)))
 
-        await until(lambda: not parent.busy, 5, "the end of the runs before")
+        await until(lambda: not parent.busy, 60, "the end of the runs before")
         before = counted()
         for _ in range(30):
             code = f"import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True); print({IS_FORKED})"
             assert (await session.run(code)).stdout.head == "True\n"
-        await until(lambda: all(now <= then for now, then in zip(counted(), before, strict=True)), 10, "what is left")
+        await until(lambda: all(now <= then for now, then in zip(counted(), before, strict=True)), 60, "what is left")
 
 
 async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
@@ -531,7 +532,7 @@ async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
         box = make_box(folder, session.folder, environment.layers, limits, session.uid)
         with pytest.raises(KernelStartError, match="No such file or directory"):  # there is no venv
             await parent.fork(box, ["python", "-I", "x"], {}, stdout=1, stderr=2)
-        await until(lambda: not parent.busy, 10, "the end of what was forked before")
+        await until(lambda: not parent.busy, 60, "the end of what was forked before")
         odd = replace(box, limits=replace(limits, tmp_bytes=-1))
         with pytest.raises(KernelStartError):
             await parent.fork(odd, ["python", "-I", "x"], {}, stdout=1, stderr=2)
@@ -543,7 +544,7 @@ async def test_a_fork_that_fails_says_why_and_the_kernel_is_started() -> None:
         os.kill(pid, signal.SIGSTOP)
         async with anyio.create_task_group() as group:
             group.start_soon(_check_started, session)
-            await until(lambda: len(list(parent.runs.glob("k*"))) == 1, 10, "the run has begun")
+            await until(lambda: len(list(parent.runs.glob("k*"))) == 1, 60, "the run has begun")
             os.kill(pid, signal.SIGKILL)
 
 

@@ -253,7 +253,7 @@ def test_other_addresses_than_loopback_need_authentication(state: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=kit.SECONDS,
         check=False,
     )
     assert done.returncode != 0
@@ -292,11 +292,11 @@ anyio.run(main)
 """
     child = await anyio.open_process([sys.executable, "-c", script])
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(kit.SECONDS):
             while not kit.processes_with(f"sleep {marker}"):
                 await anyio.sleep(0.05)
         child.kill()
-        with anyio.fail_after(20):
+        with anyio.fail_after(kit.SECONDS):
             while kit.processes_with(f"sleep {marker}"):
                 await anyio.sleep(0.05)
     finally:
@@ -326,7 +326,7 @@ async def test_a_stopped_server_answers_what_was_under_way(state: Path) -> None:
             with anyio.fail_after(kit.SECONDS):
                 await started.wait()
             server.process.send_signal(signal.SIGTERM)
-        status = await anyio.to_thread.run_sync(server.process.wait, 15)
+        status = await anyio.to_thread.run_sync(server.process.wait, kit.SECONDS)
     assert status == 0
     assert results[0].structured_content["status"] == "shutdown"
     assert results[0].structured_content["stdout"] == "half\n"
@@ -338,7 +338,7 @@ async def test_an_unused_session_ends_after_its_time(state: Path) -> None:
     with served(state, "--session-idle-seconds", "1") as server:
         async with client_of(server) as client:
             session_id = (await kit.run_code(client, "1")).structured_content["session_id"]
-            with anyio.fail_after(30):
+            with anyio.fail_after(kit.SECONDS):
                 while True:
                     result = await client.call_tool("list_dir", {"session_id": session_id})
                     if result.is_error:
@@ -365,7 +365,7 @@ def test_an_address_that_cannot_be_listened_on_is_an_error_in_words(state: Path,
         done = subprocess.run(
             [sys.executable, "-m", "prims", "serve", "--transport", "http", "--port", number],
             env=kit.server_environment(state), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=kit.SECONDS, check=False,
         )  # fmt: skip
     assert done.returncode != 0
     assert number in done.stderr

@@ -527,7 +527,7 @@ async def test_a_hostile_file_costs_a_bounded_amount_and_is_told(
     room: Room, want: str, name: str, make: Callable[[Path], Any], fields: dict[str, Any]
 ) -> None:
     make(room.files / name)
-    with anyio.fail_after(20):
+    with anyio.fail_after(SECONDS):
         seen = await room.look(name, want)
     left_out = {"entries_left_out", "columns_left_out"} if want == "describe" else set()
     told = {field: getattr(seen, field) for field in fields if field not in left_out}

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed"),
 ]
 
-SECONDS = 30
+SECONDS = 90
 
 
 class Room:

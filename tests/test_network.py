@@ -34,7 +34,7 @@ from tests.test_walls import newest_landlock
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 30.0
+SECONDS = 60.0
 OUTSIDE = "127.0.0.2"
 """Where servers of the tests listen: 127.0.0.1 would be the sandbox itself."""
 

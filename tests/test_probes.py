@@ -149,7 +149,7 @@ async def serving(who: users.Owner, name: str, *arguments: str) -> AsyncIterator
             except BaseException:
                 print(log.read_text())
                 raise
-    await until(lambda: not is_alive(pid), 30, f"end of server {pid}")
+    await until(lambda: not is_alive(pid), kit.SECONDS, f"end of server {pid}")
     sweep(state)  # a server that had no time for all of it, on a busy machine, leaves that to the next one
     assert list(state.iterdir()) == []
 
@@ -345,7 +345,7 @@ print("done")
     async with anyio.create_task_group() as group:
         group.start_soon(call)
         try:
-            await until((files / "listening").exists, 30, "the code inside listens")
+            await until((files / "listening").exists, kit.SECONDS, "the code inside listens")
             for address in {"127.0.0.1", outside.world.host_ip}:
                 with pytest.raises(OSError):
                     await anyio.connect_tcp(address, port)
@@ -434,7 +434,7 @@ def forging(forged: tuple[Client, int]) -> Client:
 @pytest.mark.parametrize("forgery", forgeries.FORGERIES.values(), ids=forgeries.FORGERIES)
 async def test_a_run_goes_on_past_forged_messages(forging: Client, forgery: str) -> None:
     code = f"{forgeries.FORGE}\nprint('before')\n{forgery}\ntime.sleep(0.1)\nprint('after')"
-    with anyio.fail_after(30):
+    with anyio.fail_after(kit.SECONDS):
         result = await kit.run_code(forging, code)
     assert result.structured_content is not None, kit.text_of(result)
     assert result.structured_content["status"] == "ok", kit.text_of(result)
@@ -447,7 +447,7 @@ async def test_a_run_goes_on_past_forged_messages(forging: Client, forgery: str)
 @pytest.mark.parametrize("lie", forgeries.LIES.values(), ids=forgeries.LIES)
 async def test_a_run_that_lies_ends_and_the_server_goes_on(forging: Client, lie: str) -> None:
     code = f"import os\n{forgeries.FORGE}\nprint('before')\n{lie}\nprint('after')"
-    with anyio.fail_after(30):
+    with anyio.fail_after(kit.SECONDS):
         result = await kit.run_code(forging, code, timeout_seconds=3)
     assert result.structured_content is not None, kit.text_of(result)
     assert "before\n" in stdout(result)  # wherever what was forged stands

@@ -31,7 +31,7 @@ from tests.users import STRANGER
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
 
 PYTHON = base_python().executable
-SECONDS = 20
+SECONDS = 60
 DEFAULTS = Limits()
 Make = Callable[..., Box]
 

@@ -233,6 +233,7 @@ class LocalEngine:
         kernel: Kernel | None = None
         ending: Ending | None = None
         stack = AsyncExitStack()
+        stack.callback(self._forget_the_gone)  # when all else is closed
         try:
             with clock.phase("environment"):
                 await self._leftovers.room()
@@ -279,11 +280,13 @@ class LocalEngine:
 
     async def _earlier_ones_gone(self, key: _Key) -> None:
         """Until Linux has taken down what ran in this session before, which may hold locks of its files until then."""
-        self._ended = [(owner, kernel) for owner, kernel in self._ended if kernel.alive]
         with anyio.move_on_after(_GONE_SECONDS):
-            for owner, kernel in self._ended:
+            for owner, kernel in list(self._ended):
                 if owner == key and kernel.alive:
                     await kernel.gone()
+
+    def _forget_the_gone(self) -> None:
+        self._ended = [(owner, kernel) for owner, kernel in self._ended if kernel.alive]
 
     async def _with_pictures(self, displays: tuple[Display, ...], spec: SandboxSpec) -> tuple[Display, ...]:
         """The displays with their pictures, drawn anew by the confined helper where they are not fit to be sent."""

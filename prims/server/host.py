@@ -24,8 +24,6 @@ _FIRST_REPLY_SECONDS = 2.0
 _GONE_SECONDS = 1.0
 PRINCIPAL = "prims.principal"
 _SESSION_KEY = "prims.session"
-# Most of two seconds: a client that closes stdin kills what has not ended by then.
-CLOSE_SECONDS = 1.9
 
 
 class Host:
@@ -184,6 +182,5 @@ async def running_host(settings: Settings) -> AsyncIterator[Host]:
         try:
             yield host
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+            with anyio.CancelScope(shield=True):
                 await host.close()
-            group.cancel_scope.cancel()

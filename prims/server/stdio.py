@@ -13,13 +13,14 @@ from mcp.server.stdio import stdio_server
 
 from prims.config import Settings
 from prims.isolation.self_protection import protect_server
-from prims.server.host import CLOSE_SECONDS, Host, running_host
+from prims.server.host import Host, running_host
 from prims.server.mending import Item, mend
 from prims.server.tools import make_server
 
 # Together with the closing this stays below the two seconds that clients give a server to end.
-_ANSWER_SECONDS = 1.0
+_ANSWER_SECONDS = 2.0
 _WRITE_SECONDS = 0.05
+_CLOSE_SECONDS = 10.0  # it needs a tenth of one; who is in a hurry kills what has not ended
 
 
 def serve(settings: Settings) -> int:
@@ -54,7 +55,7 @@ async def _leave(leaving: anyio.Event, host: Host) -> None:
         with anyio.move_on_after(_ANSWER_SECONDS):
             await host.until_no_calls()
             await anyio.sleep(_WRITE_SECONDS)
-        with anyio.move_on_after(CLOSE_SECONDS):
+        with anyio.move_on_after(_CLOSE_SECONDS):
             await host.close()
     sys.stderr.flush()
     # The thread that reads stdin cannot be woken, and would hold up every orderly end for ever.
