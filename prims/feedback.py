@@ -202,6 +202,8 @@ def lost_file(path: str, files: tuple[str, ...]) -> str:
         return "The code of a call is no file; write what must be one first, as with %%writefile."
     if near:
         return f"The workspace has {', '.join(near[:3])}."
+    if path.startswith(("/tmp/", "/dev/shm/", "/home/sandbox/")):
+        return "Each call has a /tmp and a home of its own: files for later calls go to the working directory."
     if not files:
         return "The workspace has no files yet: mount inputs first (mount_file, or files of this call)."
     inputs = sorted(files, key=lambda file: not file.startswith("mounts/"))

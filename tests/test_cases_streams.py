@@ -404,6 +404,7 @@ COLOURED = {
         "€\n",
     ),
     "a bell and a NUL": ('print("a\\a\\0b")\n', "ab\n"),
+    "breaks of lines and pages in documents": ('print("a\\x0bb\\x0cc\\x85d")\n', "a\nb\nc\nd\n"),
     "bytes that are no text": ('import os\nos.write(1, b"x\\xff\\xfey\\n")\n', "x\ufffd\ufffdy\n"),
     "a lone surrogate": ('print("s\\ud83dt")\n', None),
 }
@@ -519,6 +520,11 @@ print("from-python")
         "seen hidden\nstill\n",
         "",
     ),
+    "streams by their names": (
+        "import os\nwith open('/dev/stdout', 'w') as f:\n    f.write('one\\n')\nos.system('echo two >/dev/stderr; echo three >/dev/fd/1')\nprint('four')\n",
+        "one\nthree\nfour\n",
+        "two\n",
+    ),
     "binary writes": (
         'import sys\nsys.stdout.buffer.write(b"bytes\\n")\nprint("text")\n',
         "bytes\ntext\n",
@@ -616,7 +622,7 @@ print("cell over")
 """,
     "a task of the event loop": """import asyncio
 async def late():
-    for i in range(50):
+    for i in range(6):
         await asyncio.sleep(0.1); print("LATE", i)
 task = asyncio.ensure_future(late())
 await asyncio.sleep(0)
@@ -634,8 +640,9 @@ async def test_late_output_is_in_no_other_call(server: Served, kind: str) -> Non
     assert second.stdout == "second call\n" and second.stderr == ""
 
 
-async def test_a_thread_that_ends_soon_is_waited_for(server: Served) -> None:
-    seen = await server.run(LATE["a thread"])
+@pytest.mark.parametrize("kind", ["a thread", "a task of the event loop"])
+async def test_what_ends_soon_is_waited_for(server: Served, kind: str) -> None:
+    seen = await server.run(LATE[kind])
     assert [f"LATE {i}" in seen.stdout for i in range(6)] == [True] * 6
 
 

@@ -54,7 +54,31 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
     "a value that gives no text": ("class V:\n    def __repr__(self):\n        return 5\n\nV()\n", "error", "", ("line 5", "non-string")),
     "the code as a file": ("print(open(__file__).read())\n", "error", "", ("The code of a call is no file",)),
     "recursion over two functions": ("def a():\n    b()\ndef b():\n    a()\na()\n", "error", "", ("frames left out", "RecursionError")),
+    "halves of characters in what is shown": (
+        "display({'text/plain': 'a\\ud83db'}, raw=True)\nclass V:\n    def __repr__(self):\n        return 'c\\ud83d'\nV()\n", "ok", None, ("a?b", "c?"),
+    ),
+    "halves of characters in an error": ("raise ValueError('a\\ud83db \\udcff')\n", "error", "", ("line 1", "ValueError: a?b ?")),
     "a line break in the name of an error": ("raise type('Bad\\nName', (Exception,), {})('x')\n", "error", "", ("Bad Name: x",)),
+    "an error in a thread": (
+        "import threading\ndef f():\n    return 1 / 0\nt = threading.Thread(target=f, name='T')\nt.start(); t.join()\nprint('end')\n",
+        "ok", "end\n", ('Exception in thread T:\nTraceback (most recent call last):\n  File "/workspace/main.py", line 3, in f\n    return 1 / 0',),
+    ),
+    "an error in a task that nobody awaits": (
+        "import asyncio\nasync def f():\n    raise ValueError('unseen')\nt = asyncio.create_task(f())\nawait asyncio.sleep(0)\nprint('end')\n",
+        "ok", "end\n", ("never retrieved", "line 3, in f", "ValueError: unseen"),
+    ),
+    "an error in a long line": (f"x = 1; y = [{'1234, ' * 5000}][-1] / 0\n", "error", "", ("line 1", "...\nZeroDivisionError")),
+    "a syntax error in a long line": (f"x = [{'1234, ' * 5000}, 'here']\n", "error", "", ("line 1\n    ...", "1234, , 'here']\n", "^\nSyntaxError")),
+    "a figure that cannot be drawn": (
+        "import matplotlib.pyplot as plt\nplt.title('$\\\\badcmd$');\n", "ok", None, ("cannot be shown in every form: ValueError: \\badcmd",),
+    ),
+    "a font that is not here": (
+        "import matplotlib.pyplot as plt\nplt.rcParams['font.sans-serif'] = ['SimHei']\nplt.title('t');\n", "ok", "", ("were found: SimHei", "image/png"),
+    ),
+    "a picture as base64": (
+        "import base64, os\nprint('src=' + base64.b64encode(os.urandom(9000)).decode())\nprint('ACGT' * 300)\n",
+        "ok", None, ("11,960 characters of base64 left out", "ACGT" * 300),
+    ),
     "a task without a loop": (
         "import asyncio\nasync def f():\n    pass\nasyncio.create_task(f())\n",
         "error", "", ("line 4", "stderr:\nRuntimeWarning: coroutine 'f' was never awaited\n\n", "asyncio.run(main())"),

@@ -501,6 +501,7 @@ HINTS = {
     "a window": ("class TclError(Exception): pass\nraise TclError('no display name and no $DISPLAY environment variable')\n", "no screen here"),
     "a program that is not there": ("import subprocess\nsubprocess.run(['ffmpeg', '-version'])\n", "imageio-ffmpeg brings it"),
     "a file elsewhere": ("import pandas as pd\npd.read_csv('/mnt/data/Sales_2023.csv')\n", "The workspace has output/sales_2023.csv."),
+    "a file of an earlier call's own folder": ("open('/tmp/model.pkl')\n", "a /tmp and a home of its own"),
     "a file unlike all": ("open('q.bin')\n", "which has output/sales_2023.csv"),
     "writing to inputs": ("open('mounts/new.txt', 'w')\n", "mounts/ is read-only"),
     "a module of many packages": ("from google.cloud import storage\n", 'requirements=["google-cloud-storage"]'),

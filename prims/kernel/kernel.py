@@ -581,6 +581,7 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
         for stream in streams:
             reader, writer = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
+            os.fchmod(writer, 0o622)  # /dev/stdout can be opened by the run, which may be another user
             with contextlib.suppress(OSError):
                 fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             pipes[stream] = reader

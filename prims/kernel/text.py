@@ -17,7 +17,8 @@ _ESCAPES = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
-_CONTROLS = re.compile(r"[\x02-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x02-\x07\x0e-\x1f\x7f-\x9f]")
+_BREAKS = str.maketrans("\x0b\x0c\x85", "\n\n\n")  # of lines and pages, in texts of documents
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SUSPECT_ASCII = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
@@ -222,6 +223,7 @@ class Cleaner:
 def _lines(text: str) -> str:
     if not _suspect(text):
         return text
+    text = text.translate(_BREAKS)
     if "\x1b" in text:
         text = text.replace(_ERASE_END, "").replace(_ERASE_LINE, "")
         text = _ERASES.sub(lambda found: _ERASE_LINE if found[0][2] in "12" else _ERASE_END, text)
@@ -307,6 +309,22 @@ def shorten(text: Text, budget: int) -> str:
     where = f"; all of it is in {text.path}" if text.path else ""
     note = f"[... {left_out:,} of {text.chars:,} characters left out ({text.lines:,} lines in all){where} ...]"
     return f"{head}{'' if head.endswith(chr(10)) or not head else chr(10)}{note}\n{tail}"
+
+
+# In one line, or in the lines of 64 or 76 characters of mails and certificates.
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}(?:\n[A-Za-z0-9+/_-]{64,76}(?![A-Za-z0-9+/_-]))*={0,2}")
+
+
+def without_base64(text: str) -> str:
+    """The text with long stretches of base64 cut short: a model can make nothing of them."""
+
+    def cut(found: re.Match[str]) -> str:
+        whole = found[0]
+        if len(whole) < 1000 or not all(re.search(kind, whole) for kind in ("[A-Z]", "[a-z]", "[0-9]")):
+            return whole
+        return f"{whole[:40]}[... {len(whole) - 40:,} characters of base64 left out; display() shows pictures ...]"
+
+    return _BASE64.sub(cut, text)
 
 
 def shorten_str(text: str, budget: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import signal
@@ -87,8 +88,12 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if not silent:
             streams.begin()
+        before = asyncio.all_tasks()
         reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         if not silent and not shell.shared:
+            end = asyncio.ensure_future(once.finish_tasks(before, wait=reply["status"] == "ok"))
+            with self._cancel_on_sigint(end):
+                await end
             once.finish()
         streams.mend()
         return reply

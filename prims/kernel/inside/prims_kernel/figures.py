@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ def install(shell: Any) -> None:
             "matplotlib.pyplot": _set_up_pyplot,
             "matplotlib.backend_bases": _set_up_canvas,
             "matplotlib._text_helpers": _set_up_text,
+            "matplotlib.font_manager": _set_up_fonts,
             "matplotlib_inline.backend_inline": _set_up_inline,
         }
     )
@@ -45,6 +47,8 @@ def _set_up(matplotlib: Any) -> None:
 def _set_up_pyplot(pyplot: Any) -> None:
     switch = pyplot.switch_backend
     pyplot.switch_backend = lambda newbackend: switch(INLINE)
+    # At the end it would draw each figure for a window, once more and with its errors told in a way of their own.
+    pyplot._draw_all_if_interactive = lambda: None
 
 
 def _set_up_canvas(bases: Any) -> None:
@@ -73,6 +77,20 @@ def _set_up_text(helpers: Any) -> None:
             )
 
     helpers.warn_on_missing_glyph = tell_once
+
+
+def _set_up_fonts(fonts: Any) -> None:
+    told: set[str] = set()
+
+    def first(record: logging.LogRecord) -> bool:
+        """Tell once that a font is not here: it is looked for with each text of each drawing."""
+        text = record.getMessage()
+        if text in told:
+            return False
+        told.add(text)
+        return True
+
+    logging.getLogger(fonts.__name__).addFilter(first)
 
 
 def _set_up_inline(inline: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _io  # type: ignore[import-not-found, unused-ignore]
 import ast
+import asyncio
 import atexit
 import contextlib
 import ctypes
@@ -46,6 +47,7 @@ def prepare(of: Any) -> None:
     # kernel was in its parent.
     sys.modules["__mp_main__"] = main
     sys.breakpointhook = _no_breakpoint
+    threading.excepthook = shell.tell_of_thread
     _own_threads.extend(threading.enumerate())
     figures.seed_font_cache()
     of.register_magic_function(_pip_magic, "line", "pip")
@@ -166,6 +168,29 @@ def _too_long(*args: Any) -> None:
     raise _TooLong
 
 
+async def finish_tasks(before: set[asyncio.Task[Any]], wait: bool) -> None:
+    """Let tasks go on that were begun since and that the code, at its end, does not await; tell what came of them."""
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    with contextlib.suppress(asyncio.CancelledError):
+        if left and wait:
+            _, left = await asyncio.wait(left, timeout=THREAD_SECONDS)
+            names = [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left]
+            _tell_stopped("task(s)", names, "await them, or asyncio.gather() of them")
+    every: Any = getattr(asyncio.tasks, "_scheduled_tasks", None) or getattr(asyncio.tasks, "_all_tasks", ())
+    for task in list(every):
+        if task.done() and task._log_traceback:
+            task.__del__()  # where it tells of an error that nobody has looked at
+
+
+def _tell_stopped(what: str, names: list[str], advice: str) -> None:
+    if names:
+        print(
+            f"{len(names)} {what} still running {THREAD_SECONDS:g} s after the end of the code were stopped "
+            f"({', '.join(names[:3])}); {advice}",
+            file=sys.stderr,
+        )
+
+
 def _wait_for_threads() -> None:
     # As `threading._shutdown` does before it joins: pools wake and end their own threads here.
     for function in reversed(getattr(threading, "_threading_atexits", [])):
@@ -182,13 +207,7 @@ def _wait_for_threads() -> None:
     left = [t for t in threading.enumerate() if not t.daemon and t not in _own_threads and t.ident != me]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
-    alive = [t.name for t in left if t.is_alive()]
-    if alive:
-        print(
-            f"{len(alive)} thread(s) still running {THREAD_SECONDS:g} s after the end of the code were stopped "
-            f"({', '.join(alive[:3])}); call join() to wait for them",
-            file=sys.stderr,
-        )
+    _tell_stopped("thread(s)", [t.name for t in left if t.is_alive()], "call join() to wait for them")
 
 
 # ------------------------------------------------------------------------------------------ spawned workers

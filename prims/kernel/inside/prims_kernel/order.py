@@ -26,8 +26,15 @@ KEY = "prims_order"
 # Larger messages would be cut off by the server's limit, together with all that follows; say so instead.
 LARGEST = 16 << 20
 
+
+def _dumps(value: Any, **kwargs: Any) -> str:
+    """A message as JSON that can be sent: halves of pairs of surrogates are no text, and come in data of the web."""
+    text = dumps(value, **kwargs)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 # Code may put others in the place of these two; the kernel must be able to answer then, too.
-jupyter_client.session.json = types.SimpleNamespace(dumps=dumps, loads=loads)
+jupyter_client.session.json = types.SimpleNamespace(dumps=_dumps, loads=loads)
 
 _pipes: list[int] = []
 _pid = 0

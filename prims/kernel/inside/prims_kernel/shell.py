@@ -29,6 +29,7 @@ from prims_kernel import streams, twins
 
 SCRIPT = "main.py"
 _OUTER_FRAMES, _INNER_FRAMES = 10, 20
+_LONGEST_LINE = 500
 
 
 def script_path() -> str:
@@ -64,7 +65,7 @@ def _folder_of(module_file: str | None) -> str:
 
 # Frames of these are machinery around the code, not part of what the user wrote or called.
 _machinery = tuple(map(_folder_of, (ipykernel.zmqshell.__file__, sys.modules["IPython"].__file__, __file__)))
-_outermost = (*_machinery, codeop.__file__, _folder_of(asyncio.__file__), "<frozen")
+_outermost = (*_machinery, codeop.__file__, threading.__file__, _folder_of(asyncio.__file__), "<frozen")
 
 
 def _warn(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -133,10 +134,37 @@ def _user_frames(error: traceback.TracebackException, seen: set[int]) -> None:
     stack = error.stack
     while stack and stack[0].filename.startswith(_outermost):
         del stack[0]
-    error.stack = _Stack(frame for frame in stack if not frame.filename.startswith(_machinery))
+    error.stack = _Stack(_with_short_line(frame) for frame in stack if not frame.filename.startswith(_machinery))
+    text, offset = getattr(error, "text", None), getattr(error, "offset", None) or 1
+    if text and len(text) > _LONGEST_LINE:
+        error.text, begin = _around(text, offset)
+        error.offset = error.end_offset = offset - begin
     for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
         if other is not None:
             _user_frames(other, seen)
+
+
+def _with_short_line(frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    if not frame.line or len(frame.line) <= _LONGEST_LINE:
+        return frame
+    line, _ = _around(frame.line, frame.colno or 0)
+    return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line=line)
+
+
+def _around(line: str, column: int) -> tuple[str, int]:
+    """The part of a long line around a column, and how much further left that column then is."""
+    begin = max(0, min(column, len(line)) - _LONGEST_LINE // 2)
+    part = line[begin : begin + _LONGEST_LINE]
+    dots = "..." if begin else ""
+    return f"{dots}{part}{'...' if begin + len(part) < len(line) else ''}", begin - len(dots)
+
+
+def tell_of_thread(args: Any) -> None:
+    """As `threading.excepthook` does, but with the lines of the code, which is no file that C code could read."""
+    if args.exc_type is not SystemExit:
+        name = args.thread.name if args.thread else threading.get_ident()
+        lines = format_error(args.exc_type, args.exc_value, args.exc_traceback)
+        print(f"Exception in thread {name}:", *lines, sep="\n", file=sys.stderr)
 
 
 def format_error(
@@ -199,7 +227,7 @@ def _text(value: BaseException) -> str:
 
 
 def _brief(value: BaseException) -> str:
-    return f"{type(value).__name__}: {_text(value)}".partition("\n")[0][:300]
+    return " ".join(f"{type(value).__name__}: {_text(value)}".split())[:300]
 
 
 class QuietDisplayHook(ipykernel.zmqshell.ZMQShellDisplayHook):  # type: ignore[misc]
