@@ -49,7 +49,7 @@ _OPTIONAL = re.compile(
 )
 # How what was built for NumPy 1 fails beside NumPy 2.
 _OLD_NUMPY = re.compile(r"numpy\.dtype size changed|numpy\.core\.multiarray failed to import|_ARRAY_API not found")
-_NAME = re.compile(r"name '(\w+)' is not defined")
+_NAME = re.compile(r"name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'")
 _DEFINED = re.compile(
     r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]{1,100})?=(?!=)"
     r"|^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+([^\n#;]{1,500})",
@@ -139,8 +139,8 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         hints.append(f"{match[1]} can only stand in the first line, for all of the code: send it in a call of its own.")
     elif error.name == "SyntaxError" and _SHELL.match(_line(request.code, error.line)):
         hints.append("A line for a shell begins with !, and packages belong into requirements.")
-    elif error.name == "NameError" and not request.cells and (match := _NAME.search(error.value)):
-        hints += _lost_name(match[1], around)
+    elif not request.cells and (match := _NAME.search(text)):
+        hints += _lost_name(match[1] or match[2], around)
     elif match := _NO_PROGRAM.search(f"{error.traceback[-3000:]}\n{error.value}"):
         program = match[1] or match[2]
         brought = "imageio-ffmpeg brings it: imageio_ffmpeg.get_ffmpeg_exe() is its path" if program == "ffmpeg" else ""

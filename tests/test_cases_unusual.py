@@ -49,6 +49,10 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
         "import atexit\ndef bye():\n    raise ValueError('at exit')\natexit.register(print, 'b')\natexit.register(bye)\nprint('a')\n",
         "ok", "a\nb\n", ("line 3, in bye", "ValueError: at exit"),
     ),
+    "what is finalized at the end": (
+        "import weakref\nclass A:\n    def __del__(self):\n        print('deleted')\na, b = A(), type('B', (), {})()\nweakref.finalize(b, print, 'finalized')\nweakref.finalize(b, int, 'x')\n",
+        "ok", "finalized\ndeleted\n", ("invalid literal for int",),
+    ),
     # ---------------------------------------------------------------- errors
     "a value that cannot be told": ("x = 1\n10 ** 5000\n", "error", "", ("line 2", "Exceeds the limit")),
     "a value that gives no text": ("class V:\n    def __repr__(self):\n        return 5\n\nV()\n", "error", "", ("line 5", "non-string")),
@@ -129,14 +133,18 @@ async def test_unusual_code_gets_a_prompt_and_clear_answer(server: Served, kind:
 
 
 async def test_files_that_are_not_closed_hold_what_was_written(server: Served) -> None:
-    code = """import csv, gzip
+    code = """import csv, gzip, zipfile
 kept = [open('output/a.txt', 'w'), gzip.open('output/b.gz', 'wt')]
 for file in kept:
     file.write('kept')
 csv.writer(open('output/c.csv', 'w')).writerow([1, 2])
+archive = zipfile.ZipFile('output/d.zip', 'w')
+archive.writestr('e.txt', '')
 1 / 0
 """
     seen = await server.run(code)
     assert seen.status == "error" and seen.files["output/a.txt"]["size"] == 4, seen
-    look = await server.run("import gzip\nprint(gzip.open('output/b.gz', 'rt').read(), open('output/c.csv').read())\n")
-    assert look.stdout == "kept 1,2\n\n"
+    look = await server.run(
+        "import gzip, zipfile\nprint(gzip.open('output/b.gz', 'rt').read(), open('output/c.csv').read(), zipfile.ZipFile('output/d.zip').namelist())\n"
+    )
+    assert look.stdout == "kept 1,2\n ['e.txt']\n"

@@ -495,6 +495,7 @@ HINTS = {
     "a table in part": ("import pandas as pd\nprint(pd.DataFrame({'a': range(100)}))\n", "shown in part"),
     "a usual import": ("np.zeros(3)\n", "import numpy as np"),
     "a name of an earlier call": ("kept_table.head()\n", "kept_table was defined in an earlier call (run 1)"),
+    "a pickle of an earlier call's class": ("import pickle\npickle.loads(b'c__main__\\nkept_table\\n.')\n", "kept_table was defined in an earlier call (run 1)"),
     "a name that never was": ("never_defined_anywhere\n", None),
     "an accessor that wants a package": ("import pandas as pd\npd.DataFrame({'a': [1]}).style\n", 'requirements=["jinja2"]'),
     "a file with a like name": ("open('sale_2023.csv')\n", "The workspace has output/sales_2023.csv."),

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ _KERNELS_OWN = frozenset({"zmq", "ipykernel", "IPython", "tornado", "jupyter_cli
 
 _has_written = False  # whether any file was opened to be written
 _own_threads: list[threading.Thread] = []
+_own_finalizers: list[Any] = []
 _at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
 
@@ -49,6 +51,7 @@ def prepare(of: Any) -> None:
     sys.breakpointhook = _no_breakpoint
     threading.excepthook = shell.tell_of_thread
     _own_threads.extend(threading.enumerate())
+    _own_finalizers.extend(_finalizers())
     figures.seed_font_cache()
     of.register_magic_function(_pip_magic, "line", "pip")
     _record_at_exit()
@@ -116,6 +119,7 @@ def finish() -> None:
     signal.setitimer(signal.ITIMER_REAL, THREAD_SECONDS + EXIT_SECONDS)
     with contextlib.suppress(KeyboardInterrupt, _TooLong):
         _wait_for_threads()
+        _at_exit.extend((f, (), {}) for f in _finalizers() if f.atexit and f not in _own_finalizers)
         while _at_exit:
             func, args, kwargs = _at_exit.pop()
             try:
@@ -127,6 +131,7 @@ def finish() -> None:
             except BaseException as problem:
                 print("Exception in an exit function:", file=sys.stderr)
                 print(*shell.format_error(type(problem), problem, problem.__traceback__), sep="\n", file=sys.stderr)
+        _let_go()
     if _has_written:
         signal.setitimer(signal.ITIMER_REAL, EXIT_SECONDS)
         with contextlib.suppress(KeyboardInterrupt, _TooLong):
@@ -136,6 +141,20 @@ def finish() -> None:
     with contextlib.suppress(Exception):
         # What C code printed and did not flush, as at the end of any process.
         ctypes.CDLL(None).fflush(None)
+
+
+def _finalizers() -> list[Any]:
+    return list(weakref.finalize._registry)  # type: ignore[attr-defined]
+
+
+def _let_go() -> None:
+    """Have what the code still holds finalized, where that does something: a ZipFile has its end written then."""
+    if len(threading.enumerate()) > len([t for t in _own_threads if t.is_alive()]):
+        return  # threads still use what they are given
+    names = sys.modules["__main__"].__dict__
+    for name in list(names):
+        if hasattr(type(names[name]), "__del__"):
+            names[name] = None
 
 
 def _note_writing(event: str, args: tuple[Any, ...]) -> None:
