@@ -6,7 +6,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from prims import __version__, config
@@ -23,9 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments = ["serve"]
     options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
     try:
         flags = {f.name: _joined(getattr(options, f.name, None)) for f in fields(config.Settings)}
         settings = config.load(flags, file=options.config)
@@ -62,9 +59,9 @@ def _joined(given: str | list[str] | None) -> str | None:
     return ",".join(given) if isinstance(given, list) else given
 
 
-def _told(work: object) -> int:
+def _told(work: Callable[[], int]) -> int:
     try:
-        return work()  # type: ignore[operator, no-any-return]
+        return work()
     except ConfigError as problem:
         print(f"prims: {problem}", file=sys.stderr)
         return 2
@@ -76,7 +73,7 @@ def _told(work: object) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="prims", description="Run Python for LLM agents in throw-away sandboxes.")
     parser.add_argument("--version", action="version", version=f"prims {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     serve = commands.add_parser("serve", help="speak MCP on stdin and stdout")
     run = commands.add_parser("run", help="run a script or a notebook in a sandbox, as a client's call would")
     run.add_argument("file", help="a Python file, a notebook (.ipynb), or - for a script on stdin")

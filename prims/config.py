@@ -15,16 +15,18 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from prims.errors import ConfigError
 from prims.model import Limits, Network, PictureBudget
 
-ISOLATION_CHOICES = ("auto", "bubblewrap", "landlock", "none")
 SWITCH = ("auto", "off")
-NETWORKS = ("none", "allow-list", "full")  # each allows what those before it do
-TRANSPORTS = ("stdio", "http")
+NETWORKS: tuple[Network, ...] = get_args(Network)  # each allows what those before it do
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def _setting(default: Any, help: str, *, unit: str = "", least: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "unit": unit, "least": least})
+def _setting(
+    default: Any, help: str, *, unit: str = "", least: float | None = None, choices: tuple[str, ...] = ()
+) -> Any:
+    if choices:
+        help += ": " + ", ".join(choices)
+    return field(default=default, metadata={"help": help, "unit": unit, "least": least, "choices": choices})
 
 
 def _default_cache() -> Path:
@@ -41,7 +43,7 @@ def _default_state() -> Path:
 class Settings:
     """What the operator decided. Sizes are bytes, times are seconds, `None` is unlimited."""
 
-    isolation: str = _setting("auto", "walls to build: " + ", ".join(ISOLATION_CHOICES))
+    isolation: str = _setting("auto", "walls to build", choices=("auto", "bubblewrap", "landlock", "none"))
     cache_dir: Path = field(
         default_factory=_default_cache, metadata={"help": "where package layers are kept between runs"}
     )
@@ -59,13 +61,13 @@ class Settings:
     install_seconds: float = _setting(180.0, "time to resolve and install a call's packages", unit="seconds", least=1)
     output_bytes: int | None = _setting(512 << 20, "text and displays one run may publish", unit="bytes", least=1024)
     memory_bytes: int | None = _setting(2 << 30, "memory of one run, all its processes", unit="bytes", least=256 << 20)
-    cgroups: str = _setting("auto", "bound a run's memory by a cgroup, where there can be one: " + ", ".join(SWITCH))
+    cgroups: str = _setting("auto", "bound a run's memory by a cgroup, where there can be one", choices=SWITCH)
     cpu_seconds: float | None = _setting(None, "processor time of one run, all its processes", unit="seconds", least=1)
     processes: int | None = _setting(256, "processes and threads of one run", least=32)
     open_files: int | None = _setting(1024, "open files of one process", least=64)
     file_bytes: int | None = _setting(1 << 30, "largest file a run may write", unit="bytes", least=1 << 20)
     tmp_bytes: int = _setting(256 << 20, "size of a run's private /tmp", unit="bytes", least=1 << 20)
-    network: str = _setting("none", "most that a run may have of the network: " + ", ".join(NETWORKS))
+    network: str = _setting("none", "most that a run may have of the network", choices=NETWORKS)
     allow_network: tuple[str, ...] = _setting(
         (), "HOST[:PORT]s that code may reach by HTTP(S) with --network allow-list, *.HOST for all below one"
     )
@@ -73,7 +75,7 @@ class Settings:
     concurrent_runs: int = _setting(8, "runs at once on this machine", least=1)
     queued_runs: int = _setting(64, "calls that may wait for their turn", least=0)
     spare_kernels: int = _setting(2, "fresh kernels kept ready for the next calls", least=0)
-    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent: " + ", ".join(SWITCH))
+    fork_kernels: str = _setting("auto", "fork kernels from a preloaded parent", choices=SWITCH)
     workspace_bytes: int | None = _setting(4 << 30, "bytes in a session's workspace", unit="bytes", least=1 << 20)
     workspace_files: int | None = _setting(50_000, "files and folders in a session's workspace", least=100)
     notebook_bytes: int | None = _setting(
@@ -90,7 +92,7 @@ class Settings:
         (), "private HOST[:PORT]s that files may be had from and sent to, comma-separated"
     )
     allow_dir: tuple[str, ...] = _setting((), "folders that local files may be mounted from, comma-separated")
-    transport: str = _setting("stdio", "how clients connect: " + ", ".join(TRANSPORTS))
+    transport: str = _setting("stdio", "how clients connect", choices=("stdio", "http"))
     host: str = _setting("127.0.0.1", "address to listen on (http)")
     port: int = _setting(8000, "port to listen on, 0 for a free one (http)", least=0)
     http_hosts: tuple[str, ...] = _setting((), "further names that clients may call this server by, comma-separated")
@@ -165,24 +167,15 @@ def load(
         if flag is not None:
             values[name] = _read("--" + name.replace("_", "-"), flag, hints[name], known[name].metadata)
     settings = Settings(**values)
-    if settings.isolation not in ISOLATION_CHOICES:
-        raise ConfigError(f"isolation must be one of {', '.join(ISOLATION_CHOICES)}, not {settings.isolation!r}")
     _check_network(settings)
-    for name in ("fork_kernels", "cgroups"):
-        if getattr(settings, name) not in SWITCH:
-            raise ConfigError(f"{name} must be one of {', '.join(SWITCH)}, not {getattr(settings, name)!r}")
     if settings.port > 65535:
         raise ConfigError(f"port must be at most 65535, not {settings.port}")
-    if settings.transport not in TRANSPORTS:
-        raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, not {settings.transport!r}")
     if settings.max_run_seconds is not None and settings.run_seconds > settings.max_run_seconds:
         raise ConfigError("run_seconds is above max_run_seconds; raise the second or lower the first")
     return settings
 
 
 def _check_network(settings: Settings) -> None:
-    if settings.network not in NETWORKS:
-        raise ConfigError(f"network must be one of {', '.join(NETWORKS)}, not {settings.network!r}")
     if settings.allow_network:
         from prims.hosts import Reachable
 
@@ -260,6 +253,9 @@ def _read(where: str, text: str, hint: Any, meta: Mapping[str, Any]) -> Any:
         return None
     kind = next(a for a in get_args(hint) if a is not type(None)) if optional else hint
     if kind is str:
+        choices = meta.get("choices")
+        if choices and text.strip() not in choices:
+            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {text!r}")
         return text.strip()
     if kind is bool:
         if text.strip().lower() not in ("true", "false", "1", "0", "yes", "no"):

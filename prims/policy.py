@@ -10,7 +10,6 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast, get_args
 
 from prims import requirements as reqs
 from prims.config import NETWORKS, Settings
@@ -102,11 +101,11 @@ def _seconds(settings: Settings, wanted: float | None) -> float | None:
 
 
 def _network(settings: Settings, wanted: str) -> Network:
-    for network in get_args(Network):
-        if network == wanted and NETWORKS.index(network) <= NETWORKS.index(settings.network):
-            return cast(Network, network)
-    most = NETWORKS[: NETWORKS.index(settings.network) + 1]
-    raise Refused(f"network may be {' or '.join(most)} here, not {wanted!r}; the operator decides what is the most.")
+    allowed = NETWORKS[: NETWORKS.index(settings.network) + 1]
+    for network in allowed:
+        if network == wanted:
+            return network
+    raise Refused(f"network may be {' or '.join(allowed)} here, not {wanted!r}; the operator decides what is the most.")
 
 
 def clean_code(code: str) -> str:

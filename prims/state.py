@@ -46,15 +46,12 @@ def state_folder(base: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def sweep(base: Path) -> int:
-    """Remove the folders of servers that are gone; gives how many."""
-    count = 0
+def sweep(base: Path) -> None:
+    """Remove the folders of servers that are gone."""
     with contextlib.suppress(OSError):
         for folder in base.iterdir():
             if _dead(folder):
                 remove_large_tree(folder)
-                count += 1
-    return count
 
 
 def _dead(folder: Path) -> bool:

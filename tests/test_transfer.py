@@ -60,7 +60,7 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-async def bring(url: str, target: Path | int, reach: Reach = NOWHERE, **more: object) -> Fetched:
+async def bring(url: str, target: Path, reach: Reach = NOWHERE, **more: object) -> Fetched:
     asked = {"reach": reach, "most_bytes": CAP, "seconds": SECONDS, "manners": QUICK, **more}
     return await fetch(url, target, **asked)  # type: ignore[arg-type]
 
@@ -613,17 +613,6 @@ async def test_what_is_there_is_never_replaced(site: web.Site, here: Path) -> No
     with pytest.raises(TransferError, match="could not be saved") as problem:
         await bring(site.url + "/csv", here / "no" / "x", to(site))
     assert problem.value.reason == "local"
-
-
-async def test_a_descriptor_is_filled_and_is_empty_after_a_failure(site: web.Site, here: Path) -> None:
-    with (here / "x").open("w+b") as file:
-        file.write(b"something longer than before")
-        file.flush()
-        await bring(site.url + "/csv", file.fileno(), to(site))
-        assert (here / "x").read_bytes() == web.CSV
-        with pytest.raises(TransferError):
-            await bring(site.url + "/short?declared=4000000&sent=2000000", file.fileno(), to(site))
-        assert (here / "x").read_bytes() == b""
 
 
 async def test_a_disk_without_room_is_said(site: web.Site, here: Path) -> None:

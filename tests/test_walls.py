@@ -630,9 +630,10 @@ def sharing() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_memory_that_processes_share_counts_once_when_it_matters(sharing: subprocess.Popen[bytes]) -> None:
-    assert len(limits.tree(sharing.pid)) == 5
-    assert limits.memory_bytes(sharing.pid, 1 << 40) > 280 << 20
-    assert 60 << 20 < limits.memory_bytes(sharing.pid, 100 << 20) < 150 << 20
+    pids = limits.tree(sharing.pid)
+    assert len(pids) == 5
+    assert limits._resident(pids) > 280 << 20
+    assert 60 << 20 < limits._proportional(pids) < 150 << 20
 
 
 def test_the_memory_watch_calls_once_above_the_limit_and_not_below(sharing: subprocess.Popen[bytes]) -> None:

@@ -65,17 +65,6 @@ def threads_of(uid: int) -> int:
 # ----------------------------------------------------------------------------------------------- memory
 
 
-def memory_bytes(pid: int, limit: int) -> int:
-    """What `pid` and its descendants hold in memory.
-
-    Up to `limit` this is the cheap sum of resident sizes, which counts shared pages once per process; above
-    it the proportional sizes are read, which is exact and takes tens of milliseconds per gigabyte.
-    """
-    pids = tree(pid)
-    resident = _resident(pids)
-    return resident if resident <= limit else _proportional(pids)
-
-
 def _resident(pids: Iterable[int]) -> int:
     return sum(_rss(pid) for pid in pids)
 

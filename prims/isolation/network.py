@@ -42,8 +42,7 @@ def unavailable(network: str, tier: str) -> str | None:
 class Proxy:
     """The running proxy of one sandbox."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: int) -> None:
-        self._process = process
+    def __init__(self, told: int) -> None:
         self._told = told
 
     def blocked(self) -> tuple[tuple[str, ...], bool]:
@@ -82,7 +81,7 @@ async def start_proxy(box: Box) -> AsyncIterator[Proxy | None]:
                 "most_bytes": limits.network_bytes,
             }
             process = _spawn(json.dumps(config), telling, door.fileno())
-        yield Proxy(process, told)
+        yield Proxy(told)
     finally:
         os.close(telling)
         os.close(told)

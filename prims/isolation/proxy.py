@@ -25,7 +25,6 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from prims.hosts import Reachable, host_and_port, literal, spelled
@@ -355,11 +354,7 @@ def main(config: dict[str, Any]) -> None:
         return
     reachable = Reachable(tuple(config["entries"]), config["every"])
     with socket.socket(fileno=config["socket"]) as door:
-        asyncio.run(_run(door, partial(Proxy, reachable, _print, most_bytes=config["most_bytes"])))
-
-
-async def _run(door: socket.socket, make: Callable[[], Proxy]) -> None:
-    await _take_listeners(door, make())
+        asyncio.run(_take_listeners(door, Proxy(reachable, _print, most_bytes=config["most_bytes"])))
 
 
 if __name__ == "__main__":

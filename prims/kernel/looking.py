@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar, get_args
 import anyio
 import anyio.to_thread
 
+from prims.beneath import open_folder
 from prims.isolation.limits import Watch, describe_exit
 from prims.isolation.walls import Box, Places, Walls, base_python
 from prims.kernel.environment import Environment
@@ -99,7 +100,6 @@ class Look:
     width: int | None = None
     height: int | None = None
     entries: tuple[Entry, ...] = ()
-    entries_left_out: int = 0
     text: str = ""
     offset: int = 0
     next_offset: int | None = None
@@ -389,7 +389,6 @@ def _read(reply: bytes, image_bytes: int) -> Look:
         width=_optional(_int, data["width"]),
         height=_optional(_int, data["height"]),
         entries=tuple(Entry(_name(name), _optional(_int, size)) for name, size in _list(data["entries"], 100)),
-        entries_left_out=_int(data["entries_left_out"]),
         text=plain(_str(data["text"], MOST_CHARS + 1)),
         offset=offset,
         next_offset=next_offset,
@@ -460,20 +459,13 @@ def _unseen(root: Path, relative: str, trouble: str) -> Look:
 
 def _size(root: Path, relative: str) -> int:
     """The size of a plain file below `root`, without following a link; 0 when there is none."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     parts = [part for part in relative.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
-        return 0
-    folder = -1
     with suppress(OSError, ValueError):
-        folder = os.open(root, flags)
-        for part in parts[:-1]:
-            inner = os.open(part, flags, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        status = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-        os.close(folder)
-        return status.st_size if stat.S_ISREG(status.st_mode) else 0
-    with suppress(OSError):
-        os.close(folder)
+        if parts and ".." not in parts:
+            folder = open_folder(root, parts[:-1])
+            try:
+                status = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+            finally:
+                os.close(folder)
+            return status.st_size if stat.S_ISREG(status.st_mode) else 0
     return 0

@@ -43,7 +43,6 @@ _LOOK = {
     "height": _COUNT,
     "notes": {"type": "array", "items": _TEXT},
 }
-_MOST_PREVIEW = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ async def _list_dir(call: Call) -> CallToolResult:
 
 async def _preview_file(call: Call) -> CallToolResult:
     arguments, session = call.arguments, call.session
-    limit = min(arguments.get("limit", 8000), _MOST_PREVIEW) or 8000
+    limit = arguments.get("limit") or 8000
     look = await _look(call, arguments["relative_path"], "preview", arguments.get("offset", 0), limit)
     _, _, name = locate(session, arguments["relative_path"])
     structured: dict[str, Any] = {
@@ -283,10 +282,6 @@ async def _persist_artifact(call: Call) -> CallToolResult:
     descriptor = await anyio.to_thread.run_sync(open_file, call.session, arguments["relative_path"])
     try:
         size = os.fstat(descriptor).st_size
-        if size > settings.upload_bytes:
-            raise Refused(
-                f"The file has {size:,} bytes; at most {settings.upload_bytes:,} are uploaded (upload_bytes)."
-            )
         stored = await put(
             descriptor,
             size,

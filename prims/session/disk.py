@@ -8,17 +8,15 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import anyio
 
-from prims.beneath import FILE, FOLDER
+from prims.beneath import FILE, open_folder
 from prims.errors import Refused, TransferError
 
 _WRITE = 1 << 20
-# What a file is opened with below an allowed folder: no link is followed, no pipe waited for, no terminal taken.
 
 
 class Sink:
@@ -77,32 +75,16 @@ def too_large_for(most_bytes: int, size: int | None = None) -> Refused:
     )
 
 
-@asynccontextmanager
-async def written(target: Path | int, most_bytes: int) -> AsyncIterator[Sink]:
-    """A sink for `target`, a path that does not exist yet or a descriptor; see `fetch` for what becomes of it."""
-    if isinstance(target, int):
-        os.lseek(target, 0, os.SEEK_SET)
-        os.ftruncate(target, 0)
-        try:
-            yield Sink(target, most_bytes)
-        except BaseException:
-            os.ftruncate(target, 0)
-            raise
-        return
-    with _named(target) as descriptor:
-        yield Sink(descriptor, most_bytes)
-
-
 @contextlib.contextmanager
-def _named(target: Path) -> Iterator[int]:
-    """A new file beside `target` that takes its name at the end of a good block, without replacing anything."""
+def written(target: Path, most_bytes: int) -> Iterator[Sink]:
+    """A sink into a new file beside `target` that takes its name at the end of a good block, replacing nothing."""
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as problem:
         raise TransferError(f"The file could not be saved: {why(problem)}.", reason="local") from problem
     try:
-        yield descriptor
+        yield Sink(descriptor, most_bytes)
         os.fchmod(descriptor, 0o444)
         # A link fails where something is already; a rename would replace it.
         os.link(part, target, follow_symlinks=False)
@@ -149,12 +131,8 @@ def open_allowed(path: str, folders: Sequence[Path]) -> int:
 
 def _open_below(top: Path, names: Sequence[str]) -> int:
     # The operator's own folder may be a link; below it, none is followed.
-    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = open_folder(Path(os.path.realpath(top)), names[:-1])
     try:
-        for name in names[:-1]:
-            inner = os.open(name, FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
         descriptor = os.open(names[-1], FILE, dir_fd=folder)
     finally:
         os.close(folder)

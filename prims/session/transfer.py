@@ -50,21 +50,21 @@ class Fetched:
 
 
 async def fetch(
-    url: str, target: Path | int, *, reach: Reach, most_bytes: int, seconds: float, manners: Manners = MANNERS
+    url: str, target: Path, *, reach: Reach, most_bytes: int, seconds: float, manners: Manners = MANNERS
 ) -> Fetched:
     """Bring one file in: http(s) URL, `data:` URL, or a local path or `file:` URL below an allowed folder.
 
-    A `target` path appears whole, with mode 0444, or not at all (a temporary file beside it is gone by then); what is
-    there already is never replaced, and its folder must be one that no other user can write to. A descriptor is
-    written from its start, stays open, and is emptied on failure. At most `most_bytes` are kept, after content
-    encodings were taken off; the whole takes at most `seconds`. On cancellation nothing is left either.
+    `target` appears whole, with mode 0444, or not at all (a temporary file beside it is gone by then); what is there
+    already is never replaced, and its folder must be one that no other user can write to. At most `most_bytes` are
+    kept, after content encodings were taken off; the whole takes at most `seconds`. On cancellation nothing is left
+    either.
 
     Raises:
         Refused: the URL, an address behind it or the size is not allowed here, or `target` exists.
         TransferError: the other side failed, with a reason.
     """
     with anyio.move_on_after(seconds):
-        async with written(target, most_bytes) as sink:
+        with written(target, most_bytes) as sink:
             mime, source = await _brought(url.strip(), sink, reach, manners)
             await sink.flush()
         return Fetched(sink.bytes, sink.sha256, mime, source)

@@ -64,7 +64,6 @@ class Answer:
         self.width: int | None = None
         self.height: int | None = None
         self.entries: list[tuple[str, int | None]] = []
-        self.entries_left_out = 0
         self.text = ""
         self.offset = 0
         self.next_offset: int | None = None
@@ -90,12 +89,11 @@ class Answer:
         self.columns = [(short(name, _NAME), short(kind, _NAME)) for name, kind in pairs][:most]
         self.columns_left_out = total - len(self.columns)
 
-    def set_entries(self, entries: list[tuple[str, int | None]], total: int) -> None:
-        """What an archive holds: the first entries of `total`."""
+    def set_entries(self, entries: list[tuple[str, int | None]]) -> None:
+        """What an archive holds, or the part of it that was asked for."""
         self.entries = [
             (short(name, _NAME), None if size is None else min(max(size, 0), _LARGEST)) for name, size in entries
         ]
-        self.entries_left_out = max(0, total - len(entries))
 
     def fields(self) -> dict[str, Any]:
         """All of it, for JSON."""

@@ -38,7 +38,7 @@ Entry = tuple[str, "int | None"]
 def outline(answer: Answer, ask: Ask, words: str, entries: list[Entry], total: int, unpacked: int | None) -> None:
     """Show entries, the first of which is number `ask.offset` of `total`."""
     answer.kind = "archive"
-    answer.set_entries(entries[: ask.entries], total - ask.offset)
+    answer.set_entries(entries[: ask.entries])
     size = f", {size_of(unpacked)} unpacked" if unpacked is not None else ""
     lines = [f"{words} with {total:,} entr{'y' if total == 1 else 'ies'}{size}"]
     room = ask.limit - len(lines[0])
@@ -129,7 +129,7 @@ def _central(source: Source, start: int, length: int) -> Iterator[tuple[str, int
     until = time.monotonic() + MOST_SECONDS
     data = source.at(start, min(length, _MOST_DIRECTORY))
     at = 0
-    for number in range(_MOST_LISTED):
+    for _ in range(_MOST_LISTED):
         if len(data) < at + 46 or not data.startswith(b"PK\x01\x02", at) or time.monotonic() > until:
             return
         (flags,) = struct.unpack_from("<H", data, at + 8)
@@ -140,7 +140,6 @@ def _central(source: Source, start: int, length: int) -> Iterator[tuple[str, int
         at += 46 + named + extra + comment
         if at > len(data):
             return
-        del number
         yield raw.decode("utf-8" if flags & 0x800 or raw.isascii() else "cp437", "replace"), size, flags
 
 
