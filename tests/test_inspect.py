@@ -31,7 +31,7 @@ from prims.isolation import bubblewrap, uids
 from prims.isolation.walls import Box, NoWalls, Walls, base_python
 from prims.kernel.environment import Environment, Environments
 from prims.kernel.looking import MOST_CHARS, Column, Entry, Look, Sheet, look
-from prims.model import Limits
+from prims.model import Limits, PictureBudget
 from tests.processes import named, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")]
@@ -68,7 +68,7 @@ class Room:
         with anyio.fail_after(SECONDS):
             seen = await look(
                 self.walls, self.environment, self.base / "scratch", self.files, name,
-                uid=self.uid, limits=self.limits, want=want, **more,
+                uid=self.uid, limits=self.limits, pictures=PictureBudget(), want=want, **more,
             )  # fmt: skip
         assert os.listdir(self.base / "scratch") == []
         return seen

@@ -196,11 +196,10 @@ class LocalEngine:
                 relative,
                 uid=uid,
                 limits=self._settings.limits(),
-                want="describe" if want == "describe" else "preview",
+                want=want,
                 offset=offset,
                 limit=limit,
-                image_bytes=self._settings.image_bytes,
-                image_edge=self._settings.image_pixels,
+                pictures=self._settings.pictures,
             )
 
     async def _for_helper(self) -> Environment:

@@ -23,7 +23,7 @@ from prims.errors import IsolationUnavailable
 from prims.isolation import bubblewrap, landlock
 from prims.isolation.advice import INSTALL, LAST_RESORT, NO_LANDLOCK, advice_for
 from prims.isolation.uids import uid_for
-from prims.isolation.walls import Box, NoWalls, Walls, base_python, server_homes
+from prims.isolation.walls import Box, NoWalls, Walls, base_python, empty_box, server_homes
 from prims.model import Limits
 
 _log = logging.getLogger(__name__)
@@ -244,15 +244,7 @@ def _room(walls: Walls, scratch: Path) -> Iterator[Box]:
     top = Path(tempfile.mkdtemp(prefix="proof-", dir=scratch))
     try:
         with uid_for(walls) as uid:
-            if uid is not None:
-                top.chmod(0o711)
-            folders = {name: top / name for name in ("workspace", "mounts", "venv", "kernel", "run")}
-            for folder in folders.values():
-                folder.mkdir()
-            if uid is not None:
-                for name in ("workspace", "run"):
-                    os.chown(folders[name], uid, uid)
-            yield Box(**folders, layers=(), store=None, cgroup=None, limits=Limits(), uid=uid)
+            yield empty_box(top, Limits(), uid)
     finally:
         shutil.rmtree(top)
 

@@ -51,6 +51,18 @@ class Box:
         return list(argv) if self.cgroup is None else self.cgroup.entering(argv)
 
 
+def empty_box(folder: Path, limits: Limits, uid: int | None) -> Box:
+    """A box of new empty folders below `folder`, a new and private one: for a program of ours, not for a session."""
+    folder.chmod(0o700 if uid is None else 0o711)
+    workspace, mounts, venv, kernel, run = paths = [folder / n for n in ("files", "mounts", "venv", "kernel", "s")]
+    for path in paths:
+        path.mkdir(mode=0o755)
+    if uid is not None:
+        for path in (workspace, run):
+            os.chown(path, uid, uid)
+    return Box(workspace, mounts, venv, (), kernel, run, limits, uid)
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where the roles of a box appear to the command inside."""

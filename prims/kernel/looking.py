@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,18 +24,15 @@ import anyio.to_thread
 
 from prims.beneath import open_folder
 from prims.isolation.limits import Watch, describe_exit
-from prims.isolation.walls import Box, Places, Walls, base_python
+from prims.isolation.walls import Box, Places, Walls, base_python, empty_box
 from prims.kernel.environment import Environment
 from prims.kernel.folders import KERNEL_FILES
 from prims.kernel.text import plain
-from prims.model import Limits, Picture
+from prims.model import Limits, Picture, PictureBudget
 from prims.trees import remove_tree
 
-PREVIEW_CHARS = 8000
 MOST_CHARS = 50_000
 SECONDS = 10.0
-IMAGE_BYTES = 150_000
-IMAGE_EDGE = 1568
 
 _MEMORY = 1 << 30
 _PROCESSES = 64
@@ -117,18 +114,17 @@ async def look(
     *,
     uid: int | None,
     limits: Limits,
-    want: Literal["describe", "preview"],
+    want: str,
     offset: int = 0,
-    limit: int = PREVIEW_CHARS,
-    image_bytes: int = IMAGE_BYTES,
-    image_edge: int = IMAGE_EDGE,
+    limit: int = 8000,
+    pictures: PictureBudget,
 ) -> Look:
     """Look at the file `relative` (posix) below `root`, which nobody but the server can move; links are not followed.
 
     "describe" gives the facts with at most a few rows or lines, "preview" up to `limit` characters (at most 50,000)
-    from `offset` on, or a picture within `image_bytes` and `image_edge` pixels. `scratch` is a private folder for
-    temporary files, `uid` the session's uid where the walls drop the uid, and `limits` those of the session's runs: the
-    helper gets less, and never more than 10 seconds and 1 GB.
+    from `offset` on, or a picture within what `pictures` gives one. `scratch` is a private folder for temporary files,
+    `uid` the session's uid where the walls drop the uid, and `limits` those of the session's runs: the helper gets
+    less, and never more than 10 seconds and 1 GB.
 
     Whatever the file does to the helper, there is an answer: at worst one of kind "binary" whose note begins with
     "could not be looked at". On cancellation the helper is killed before this returns. Any number may run at once;
@@ -137,30 +133,21 @@ async def look(
     Raises:
         OSError: the server's own folder `scratch` cannot be written.
     """
-    folder = await anyio.to_thread.run_sync(_make_folder, scratch, uid)
-    try:
-        box = _box(folder, root, environment, limits, uid)
-        places = walls.places(box)
-        question = {
-            "root": places.mounts,
-            "relative": relative,
-            "want": want,
-            "offset": min(max(0, offset), _LARGEST),
-            "limit": min(max(200, limit), MOST_CHARS),
-            "image_bytes": image_bytes,
-            "image_edge": image_edge,
-            **_bounds(box, places),
-        }
-        reply, trouble = await _ask(walls, box, places, json.dumps(question))
-        if not trouble:
-            try:
-                return _read(reply, image_bytes)
-            except (ValueError, TypeError, KeyError, RecursionError):
-                trouble = "the helper answered nonsense"
-        return await anyio.to_thread.run_sync(_unseen, root, relative, trouble)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(remove_tree, folder)
+    question = {
+        "relative": relative,
+        "want": want,
+        "offset": min(max(0, offset), _LARGEST),
+        "limit": min(max(200, limit), MOST_CHARS),
+        "image_bytes": pictures.each,
+        "image_edge": pictures.edge,
+    }
+    reply, trouble = await _asked(walls, environment, scratch, root, question, limits, uid)
+    if not trouble:
+        try:
+            return _read(reply, pictures.each)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            trouble = "the helper answered nonsense"
+    return await anyio.to_thread.run_sync(_unseen, root, relative, trouble)
 
 
 async def redraw(
@@ -178,23 +165,10 @@ async def redraw(
 
     Gives for each a PNG or JPEG of at most `edge` pixels, or a short reason why there is none. Otherwise as `look`.
     """
-    folder = await anyio.to_thread.run_sync(_make_folder, scratch, uid)
-    try:
-        # The helper may have another uid than the one that alone could read what was spooled.
-        await anyio.to_thread.run_sync(_open_to_all, root, list(wanted))
-        box = _box(folder, root, environment, limits, uid)
-        places = walls.places(box)
-        question = {
-            "root": places.mounts,
-            "want": "redraw",
-            "pictures": list(wanted.items()),
-            "image_edge": edge,
-            **_bounds(box, places),
-        }
-        reply, trouble = await _ask(walls, box, places, json.dumps(question))
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(remove_tree, folder)
+    # The helper may have another uid than the one that alone could read what was spooled.
+    await anyio.to_thread.run_sync(_open_to_all, root, list(wanted))
+    question = {"want": "redraw", "pictures": list(wanted.items()), "image_edge": edge}
+    reply, trouble = await _asked(walls, environment, scratch, root, question, limits, uid)
     drawn: dict[str, Picture | str] = dict.fromkeys(wanted, trouble or "the helper answered nonsense")
     if not trouble:
         with suppress(ValueError, TypeError, KeyError, RecursionError):
@@ -221,31 +195,36 @@ def _open_to_all(root: Path, names: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------- the helper
 
 
-def _bounds(box: Box, places: Places) -> dict[str, Any]:
-    """What the helper sets itself, below what the walls would end it for."""
-    memory = box.limits.memory_bytes
-    return {
-        "memory": memory and memory * 9 // 10,
-        "seconds": (box.limits.run_seconds or SECONDS) * 0.8,
-        "layers": list(places.layers),
-    }
+async def _asked(
+    walls: Walls,
+    environment: Environment,
+    scratch: Path,
+    root: Path,
+    question: Mapping[str, Any],
+    limits: Limits,
+    uid: int | None,
+) -> tuple[bytes, str]:
+    """What a helper in a box of its own prints, and what went wrong, in words."""
+    folder = Path(await anyio.to_thread.run_sync(tempfile.mkdtemp, None, "look-", scratch))
+    try:
+        box = await anyio.to_thread.run_sync(empty_box, folder, _less(limits, uid), uid)
+        # Its venv is empty: the base interpreter runs, and knows the layers by name only.
+        box = replace(box, mounts=root, layers=environment.layers, kernel=KERNEL_FILES)
+        places = walls.places(box)
+        # What it sets itself, below what the walls would end it for.
+        memory = box.limits.memory_bytes
+        bounds = {"memory": memory and memory * 9 // 10, "seconds": (box.limits.run_seconds or SECONDS) * 0.8}
+        told = {"root": places.mounts, "layers": list(places.layers), **bounds, **question}
+        return await _ask(walls, box, places, json.dumps(told))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove_tree, folder)
 
 
-def _make_folder(scratch: Path, uid: int | None) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="look-", dir=scratch))
-    for name in ("files", "venv", "s"):
-        (folder / name).mkdir(mode=0o755)
-    if uid is not None:
-        folder.chmod(0o711)
-        for name in ("files", "s"):
-            os.chown(folder / name, uid, uid)
-    return folder
-
-
-def _box(folder: Path, root: Path, environment: Environment, limits: Limits, uid: int | None) -> Box:
+def _less(limits: Limits, uid: int | None) -> Limits:
     # The kernel counts a uid's threads over all its sandboxes, and those of the session's runs come first.
     runs = (limits.processes or 0) if uid is not None else 0
-    small = Limits(
+    return Limits(
         run_seconds=_least(SECONDS, limits.run_seconds),
         memory_bytes=_least(_MEMORY, limits.memory_bytes),
         processes=None if limits.processes is None and uid is not None else _PROCESSES + runs,
@@ -253,17 +232,6 @@ def _box(folder: Path, root: Path, environment: Environment, limits: Limits, uid
         file_bytes=1 << 20,
         output_bytes=_REPLY_BYTES,
         tmp_bytes=min(16 << 20, limits.tmp_bytes),
-    )
-    return Box(
-        workspace=folder / "files",
-        mounts=root,
-        venv=folder / "venv",  # empty: the base interpreter runs, and knows the layers by name only
-        layers=environment.layers,
-        store=None,
-        kernel=KERNEL_FILES,
-        run=folder / "s",
-        limits=small,
-        uid=uid,
     )
 
 

@@ -28,7 +28,7 @@ from prims.hosts import host_and_port, spelled
 from prims.isolation.limits import Watch
 from prims.isolation.network import start_proxy, unavailable
 from prims.isolation.uids import uid_for
-from prims.isolation.walls import Box, Walls, base_python
+from prims.isolation.walls import Box, Walls, base_python, empty_box
 from prims.kernel.folders import KERNEL_FILES
 from prims.kernel.looking import read_pipe
 from prims.kernel.uv import OVERRIDES, Pins, listing, pins_in, program
@@ -174,18 +174,11 @@ class Room:
 
 
 def _make_box(folder: Path, limits: Limits, uid: int | None) -> Box:
-    folder.chmod(0o700 if uid is None else 0o711)
-    names = ("files", "mounts", "venv", "s")
-    for name in names:
-        (folder / name).mkdir(mode=0o755)
-    if uid is not None:
-        for name in ("files", "s"):
-            os.chown(folder / name, uid, uid)
-    uv = folder / "mounts" / "uv"
+    box = replace(empty_box(folder, limits, uid), kernel=KERNEL_FILES)
+    uv = box.mounts / "uv"
     shutil.copyfile(program(), uv)
     uv.chmod(0o755)
-    files, mounts, venv, run = (folder / name for name in names)
-    return Box(files, mounts, venv, layers=(), kernel=KERNEL_FILES, run=run, limits=limits, uid=uid)
+    return box
 
 
 def index_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
