@@ -18,8 +18,8 @@ from typing import Any
 
 from prims.errors import Refused
 from prims.model import Cell, CellResult, RunResult
-from prims.requirements import inline
-from prims.session.notebook import convert, name_of, output_dict
+from prims.requirements import inline, name_of
+from prims.session.notebook import convert, outputs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,8 @@ class NotebookFile:
         """Give a cell of a step its outputs; `ended` is the run that ended in it, when one did."""
         index = step.indices[number]
         cell, count = self.notebook.cells[index], self._counts[index]
-        outputs = [output_dict(output, count) for output in result.outputs]
-        error = ended.error if ended is not None else None
-        if error is not None and not any(output["output_type"] == "error" for output in outputs):
-            lines = [line for line in (error.traceback, f"{error.name}: {error.value}") if line]
-            outputs.append({"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines})
-        cell.outputs, cell.execution_count = outputs, count
+        cell.outputs = outputs_of(result.outputs, count, ended.error if ended is not None else None)
+        cell.execution_count = count
         times = {"iopub.execute_input": result.begun, "shell.execute_reply": result.ended}
         cell.metadata["execution"] = {key: datetime.fromtimestamp(at, UTC).isoformat() for key, at in times.items()}
         if ended is not None and step.fresh and "prims" in cell.metadata:

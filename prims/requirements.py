@@ -63,13 +63,10 @@ _DISTRIBUTIONS = {
     "elftools": "pyelftools",
     "enchant": "pyenchant",
     "engineio": "python-engineio",
-    "exifread": "ExifRead",
     "factory": "factory-boy",
     "faiss": "faiss-cpu",
     "ffmpeg": "ffmpeg-python",
     "fitz": "PyMuPDF",
-    "flask_cors": "Flask-Cors",
-    "flask_sqlalchemy": "Flask-SQLAlchemy",
     "fpdf": "fpdf2",
     "gi": "PyGObject",
     "git": "GitPython",
@@ -98,7 +95,6 @@ _DISTRIBUTIONS = {
     "magic": "python-magic",
     "markdown_it": "markdown-it-py",
     "memcache": "python-memcached",
-    "metpy": "MetPy",
     "mpl_finance": "mplfinance",
     "mpl_toolkits": "matplotlib",
     "mpl_toolkits.basemap": "basemap",
@@ -247,6 +243,12 @@ def distribution_for(module: str) -> str | None:
             return None if found == module else found
         name = name.rpartition(".")[0]
     return None
+
+
+def name_of(requirement: str) -> str:
+    """The normal form of the name in a requirement or pin; empty when there is none."""
+    match = re.match(r"\s*([\w.-]+)", requirement)
+    return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
 
 def shown(entry: str, length: int = 80) -> str:

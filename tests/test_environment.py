@@ -22,10 +22,11 @@ from anyio.abc import SocketAttribute
 from prims.config import Settings, tool_environment
 from prims.errors import ConfigError, InstallError, ShuttingDown
 from prims.kernel import uv
-from prims.kernel.environment import KERNEL, Base, Environment, Environments, create_venv, plan
+from prims.kernel.environment import KERNEL, Base, Environment, Environments, plan
 from prims.kernel.layers import FRESH_SECONDS, Resolution, Store
 from prims.kernel.uv import Pins
 from prims.kernel.uv_words import explain
+from prims.kernel.venv import create_venv
 
 PATIENCE = 240.0
 

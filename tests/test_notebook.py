@@ -28,7 +28,7 @@ from prims.model import CodeError, Output, Text
 from prims.notebook_file import NotebookFile
 from prims.requirements import inline
 from prims.session.history import History, PastRun
-from prims.session.notebook import as_notebook, as_script, convert, output_dict
+from prims.session.notebook import as_notebook, as_script, convert, outputs_of
 from prims.session.table import Mounted
 from tests import kit
 
@@ -43,7 +43,7 @@ def recorded(record: Recorder) -> list[dict[str, Any]]:
     """The outputs of the only cell as a notebook has them, which is valid and can be written."""
     [cell] = record.cells
     outputs = cell.outputs
-    found = [output_dict(output, 1) for output in outputs]
+    found = outputs_of(outputs, 1, None)
     notebook = as_notebook([past(1, outputs=outputs)], {}, ())
     nbformat.validate(nbformat.from_dict(notebook))
     nbformat.writes(nbformat.from_dict(notebook)).encode("utf-8")

@@ -28,7 +28,7 @@ from prims.isolation.network import unavailable
 from prims.isolation.uids import give_uid_back, take_uid
 from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
 from prims.kernel import looking
-from prims.kernel.environment import Environment, Environments, create_venv
+from prims.kernel.environment import Environment, Environments
 from prims.kernel.folders import KERNEL_FILES, fits, make_box, make_session_folder, view
 from prims.kernel.fonts import LIST_FONTS, Fonts
 from prims.kernel.forkserver import ForkServer, start_parent
@@ -39,7 +39,7 @@ from prims.kernel.provisioner import kernel_environment
 from prims.kernel.relay import Relay
 from prims.kernel.sdists import SourceBuilder
 from prims.kernel.text import CODE_FILE
-from prims.kernel.venv import join_venv
+from prims.kernel.venv import create_venv, join_venv
 from prims.model import (
     Cell,
     CodeError,
@@ -55,7 +55,7 @@ from prims.model import (
     Status,
     binary,
 )
-from prims.stopping import Stop
+from prims.stopping import Stop, StopReason
 from prims.trees import remove_tree
 
 _log = logging.getLogger(__name__)
@@ -69,15 +69,16 @@ _GONE_SECONDS = 5.0  # a run does not wait longer for the end of those before it
 # A run has the machine to itself for this long before the spare for the next one is made.
 _ALONE_SECONDS = 0.1
 
-_STATUS: dict[str, Status] = {
-    "timeout": "timeout",
-    "cancelled": "cancelled",
-    "shutdown": "shutdown",
-    "out_of_memory": "out_of_memory",
-    "cpu": "limit",
-    "output": "limit",
-    "disk": "limit",
-    "files": "limit",
+# By the reason why a run was stopped: its status, and the name of the error that it ends in.
+_STOPPED: dict[StopReason, tuple[Status, str]] = {
+    "timeout": ("timeout", "TimeoutError"),
+    "cancelled": ("cancelled", "Cancelled"),
+    "shutdown": ("shutdown", "Shutdown"),
+    "out_of_memory": ("out_of_memory", "MemoryError"),
+    "cpu": ("limit", "ProcessorTimeExceeded"),
+    "output": ("limit", "OutputLimitExceeded"),
+    "disk": ("limit", "WorkspaceFull"),
+    "files": ("limit", "WorkspaceFull"),
 }
 
 
@@ -477,15 +478,11 @@ def _judge(
             "cpu": f"processor time limit {limits.cpu_seconds or 0:g} s reached",
             "output": f"output limit {binary(limits.output_bytes)} reached",
         }
-        names = {
-            "timeout": "TimeoutError", "cancelled": "Cancelled", "shutdown": "Shutdown",
-            "out_of_memory": "MemoryError", "cpu": "ProcessorTimeExceeded", "output": "OutputLimitExceeded",
-            "disk": "WorkspaceFull", "files": "WorkspaceFull",
-        }  # fmt: skip
         if limits.memory_bytes and ending.file_bytes > limits.memory_bytes // 8:
             causes["out_of_memory"] += f", {binary(ending.file_bytes)} of it files in memory, such as those in /tmp"
         cause = detail or causes[ending.stopped]
-        return _STATUS[ending.stopped], CodeError(names[ending.stopped], cause, traceback, line), cause
+        status, name = _STOPPED[ending.stopped]
+        return status, CodeError(name, cause, traceback, line), cause
     if ending.reply is None:
         used = ""
         if limits.memory_bytes and ending.peak_bytes > limits.memory_bytes // 2:

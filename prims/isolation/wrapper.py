@@ -102,14 +102,19 @@ def set_rlimits(rlimits: Mapping[str, int]) -> None:
 
 def drop_to(uid: int) -> None:
     """Become `uid` (and the gid of the same number) for good, without groups and without a bounding set."""
+    empty_bounding_set()
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def empty_bounding_set() -> None:
+    """Let no program that is started give this process capabilities."""
     for capability in range(64):
         try:
             prctl(_PR_CAPBSET_DROP, capability)
         except OSError:  # past the last capability of this kernel, or not ours to drop
             break
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
 
 
 def clear_capabilities() -> None:

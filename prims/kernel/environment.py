@@ -26,13 +26,11 @@ from prims.isolation.walls import base_python
 from prims.kernel.builds import Builds, Tell
 from prims.kernel.layers import Resolution, Scratch, Store, put_stand_ins, remove_stand_ins
 from prims.kernel.uv import Installer, Pins, Uv, index_settings
-from prims.kernel.venv import create_venv, prewarm
-from prims.requirements import parse
+from prims.kernel.venv import prewarm
+from prims.requirements import name_of, parse
 
 if TYPE_CHECKING:
     from prims.kernel.sdists import SourceBuilder
-
-__all__ = ["KERNEL", "Environment", "Environments", "create_venv"]
 
 KERNEL = "ipykernel>=7,<8"
 
@@ -266,8 +264,8 @@ class Environments:
                 if e.reason not in ("conflict", "no-wheel"):
                     raise
                 added = None
-            names = {_name(pin) for pin in base.pins}
-            if added is not None and names.isdisjoint(map(_name, added)):
+            names = {name_of(pin) for pin in base.pins}
+            if added is not None and names.isdisjoint(map(name_of, added)):
                 if added:
                     await to_thread.run_sync(remove_stand_ins, stand_ins)
                     await to_thread.run_sync(store.adopt, target, dict.fromkeys(added, ()), scratch, self.python)
@@ -287,8 +285,8 @@ class Environments:
                     kept = tuple(p for p in kept if p not in blamed)
                 else:
                     # One that came back as a dependency of something else is not left out.
-                    here = {_name(pin) for pin in pins}
-                    out = tuple(p for p in self._default if p not in kept and _name(p) not in here)
+                    here = {name_of(pin) for pin in pins}
+                    out = tuple(p for p in self._default if p not in kept and name_of(p) not in here)
                     return Resolution(tuple(pins), left_out=out, hashes=pins)
 
     # --------------------------------------------------------------------------------- shared pieces
@@ -334,7 +332,7 @@ class Environments:
         store = await self._opened()
         if present := await to_thread.run_sync(store.present, tuple(pins)):
             return present
-        tell(_installing([_name(pin) for pin in pins]))
+        tell(_installing([name_of(pin) for pin in pins]))
         async with self._scratch() as scratch:
             target = scratch.path / "layer"
             await self._uv.install(pins, target, scratch.path)
@@ -415,12 +413,7 @@ def _installing(names: Sequence[str]) -> str:
 
 def _named(packages: Sequence[str], text: str) -> tuple[str, ...]:
     """Those of `packages` whose name stands in `text`, as a word."""
-    return tuple(p for p in packages if re.search(rf"(?<![\w.-]){re.escape(_name(p))}(?![\w-])", text))
-
-
-def _name(requirement: str) -> str:
-    """The name in a normalised requirement or pin."""
-    return re.split(r"[^a-z0-9-]", requirement, maxsplit=1)[0]
+    return tuple(p for p in packages if re.search(rf"(?<![\w.-]){re.escape(name_of(p))}(?![\w-])", text))
 
 
 def _notes(found: Resolution) -> tuple[str, ...]:

@@ -182,7 +182,8 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     """All that a kernel needs which nobody prepared, removed with the stack."""
     from prims.isolation.probe import choose
     from prims.isolation.uids import uid_for
-    from prims.kernel.environment import Environments, create_venv
+    from prims.kernel.environment import Environments
+    from prims.kernel.venv import create_venv
 
     settings = config.load()
     await asyncio.to_thread(sweep, settings.state_dir)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from prims.errors import InstallError, InstallReason
-from prims.requirements import distribution_for
+from prims.requirements import distribution_for, name_of
 
 KERNEL_NAME = "ipykernel"
 
@@ -134,11 +134,7 @@ def _without_wheel(said: str) -> str | None:
 
 
 def _was_asked(name: str, asked: Sequence[str]) -> bool:
-    return any(_name(entry) == _name(name) for entry in asked)
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
+    return any(name_of(entry) == name_of(name) for entry in asked)
 
 
 def _unknown(name: str, asked: Sequence[str]) -> str:

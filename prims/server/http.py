@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import mimetypes
 import os
@@ -12,7 +11,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,12 +32,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prims.config import Settings
 from prims.errors import ConfigError, PrimsError, Refused
+from prims.hosts import literal
 from prims.isolation.self_protection import protect_server
 from prims.server.auth import Verifier, make_verifier
 from prims.server.host import PRINCIPAL, Host, running_host
 from prims.server.tools import make_server
 from prims.session.notebook import FORMS
-from prims.session.table import open_file
+from prims.session.table import Session, SessionTable, open_file
 from prims.session.workspace import checked_parts
 
 _GRACE_SECONDS = 4
@@ -115,11 +115,18 @@ def make_app(host: Host, server: Server[Any], verifier: Verifier | None) -> ASGI
     """The whole HTTP face: guard of Host and Origin → CORS → authentication → routes."""
     settings = host.settings
 
-    async def artifact(request: Request) -> Response:
-        return await _artifact(host, request)
+    def of_session(answer: Callable[[SessionTable, Session, Request], Awaitable[Response]]) -> Any:
+        async def handler(request: Request) -> Response:
+            try:
+                table = await host.table()
+                session = table.get(request.path_params["session_id"], host.principal(request))
+                return await answer(table, session, request)
+            except Refused as problem:
+                return PlainTextResponse(f"{problem}\n", 404)
+            except PrimsError as problem:
+                return PlainTextResponse(f"{problem}\n", 503)
 
-    async def notebook(request: Request) -> Response:
-        return await _notebook(host, request)
+        return handler
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -131,8 +138,8 @@ def make_app(host: Host, server: Server[Any], verifier: Verifier | None) -> ASGI
         # Checked by our own guard, for all routes and not only for this one.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         custom_starlette_routes=[
-            Route("/artifacts/{session_id}/{path:path}", artifact, methods=["GET", "HEAD"]),
-            Route("/sessions/{session_id}/notebook.{form}", notebook, methods=["GET", "HEAD"]),
+            Route("/artifacts/{session_id}/{path:path}", of_session(_artifact), methods=["GET", "HEAD"]),
+            Route("/sessions/{session_id}/notebook.{form}", of_session(_notebook), methods=["GET", "HEAD"]),
             Route("/healthz", healthz, methods=["GET", "HEAD"]),
         ],
     )
@@ -211,17 +218,10 @@ class _Authentication:
         await self._app(scope, receive, send)
 
 
-async def _artifact(host: Host, request: Request) -> Response:
+async def _artifact(table: SessionTable, session: Session, request: Request) -> Response:
     """A file below output/ of a session, for download: ranges, ETag, nothing that a browser would run."""
-    try:
-        table = await host.table()
-        session = table.get(request.path_params["session_id"], host.principal(request))
-        path = "/".join(["output", *checked_parts(request.path_params["path"])])
-        descriptor = await anyio.to_thread.run_sync(open_file, session, path)
-    except Refused as problem:
-        return PlainTextResponse(f"{problem}\n", 404)
-    except PrimsError as problem:
-        return PlainTextResponse(f"{problem}\n", 503)
+    path = "/".join(["output", *checked_parts(request.path_params["path"])])
+    descriptor = await anyio.to_thread.run_sync(open_file, session, path)
     mime = mimetypes.guess_type(path, strict=False)[0] or "application/octet-stream"
     status = os.fstat(descriptor)
     etag = f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
@@ -252,19 +252,12 @@ def _is_range(value: str) -> bool:
     return unit.strip().lower() == "bytes" and all(sound)
 
 
-async def _notebook(host: Host, request: Request) -> Response:
+async def _notebook(table: SessionTable, session: Session, request: Request) -> Response:
     """A session as a notebook, a script or a page, for download."""
     form = request.path_params["form"]
-    try:
-        table = await host.table()
-        session = table.get(request.path_params["session_id"], host.principal(request))
-        if form not in FORMS:
-            raise Refused(f"A session can be had as {', '.join(f'notebook.{suffix}' for suffix in FORMS)}.")
-        data = await table.export(session, form)
-    except Refused as problem:
-        return PlainTextResponse(f"{problem}\n", 404)
-    except PrimsError as problem:
-        return PlainTextResponse(f"{problem}\n", 503)
+    if form not in FORMS:
+        raise Refused(f"A session can be had as {', '.join(f'notebook.{suffix}' for suffix in FORMS)}.")
+    data = await table.export(session, form)
     name = {"Content-Disposition": f'attachment; filename="session.{form}"'}
     return Response(data, media_type=FORMS[form].mime, headers={**name, **_HARMLESS})
 
@@ -278,9 +271,5 @@ def _host_name(netloc: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = literal(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from prims.kernel.text import shorten
+from prims.requirements import name_of
 from prims.session.page import as_page
 
 if TYPE_CHECKING:
-    from prims.model import Output
+    from prims.model import CodeError, Output
     from prims.session.history import PastRun
     from prims.session.table import Mounted, Session
 
@@ -105,12 +106,6 @@ def _cell(kind: str, id: str, source: str, metadata: dict[str, Any]) -> dict[str
 
 
 def _run_cell(run: PastRun, common: set[str]) -> dict[str, Any]:
-    outputs = [output_dict(output, run.number) for output in run.outputs]
-    error = run.error
-    if error is not None and not any(output["output_type"] == "error" for output in outputs):
-        # The end of its kernel, which only we know of.
-        lines = [line for line in (error.traceback, f"{error.name}: {error.value}") if line]
-        outputs.append({"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines})
     about: dict[str, Any] = {
         "status": run.status,
         "seconds": {phase: round(took, 4) for phase, took in run.seconds.items()},
@@ -128,11 +123,21 @@ def _run_cell(run: PastRun, common: set[str]) -> dict[str, Any]:
     if run.status != "ok":
         metadata["tags"] = ["raises-exception"]
     cell = _cell("code", f"run{run.number}", run.code, metadata)
-    return {**cell, "execution_count": run.number, "outputs": outputs}
+    return {**cell, "execution_count": run.number, "outputs": outputs_of(run.outputs, run.number, run.error)}
 
 
-def output_dict(output: Output, number: int | None) -> dict[str, Any]:
-    """An output as the notebook format has it, with what was left out said in words."""
+def outputs_of(outputs: Iterable[Output], number: int, error: CodeError | None) -> list[dict[str, Any]]:
+    """The outputs of a cell as the notebook format has them, with the error that it ended in."""
+    found = [_output(output, number) for output in outputs]
+    if error is not None and not any(output["output_type"] == "error" for output in found):
+        # The end of its kernel, which only we know of.
+        lines = [line for line in (error.traceback, f"{error.name}: {error.value}") if line]
+        found.append({"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines})
+    return found
+
+
+def _output(output: Output, number: int) -> dict[str, Any]:
+    """An output with what was left out of it said in words."""
     content = dict(output.content)
     if output.text is not None:
         content["text"] = shorten(output.text, _TEXT_CHARS)
@@ -169,12 +174,6 @@ def dependencies(runs: Iterable[PastRun], defaults: Sequence[str]) -> list[str]:
             if match:
                 asked[name_of(requirement)] = match[1]
     return sorted(f"{text}=={pins[name]}" for name, text in asked.items() if name in pins)
-
-
-def name_of(requirement: str) -> str:
-    """The normal form of the name in a requirement or pin."""
-    match = re.match(r"\s*([\w.-]+)", requirement)
-    return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
 
 def script_header(requirements: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ import os
 import stat
 import time
 
+from look.answer import size_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -88,6 +90,11 @@ class Source:
     def share(self) -> float:
         """How much of the file on disk the last walk has read, from just above 0 to 1."""
         return min(1.0, max(1, self._raw_seen) / max(1, self.size))
+
+    def how_much(self) -> str:
+        """How far a walk that was cut came, in words."""
+        what = " of unpacked data" if self.packing else ""
+        return f"the first {size_of(MOST_BYTES)}{what} (or {MOST_SECONDS:g} s of reading)"
 
     def head(self) -> bytes:
         """The first 64 KB."""

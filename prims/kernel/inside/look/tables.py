@@ -6,9 +6,9 @@ import csv
 import json
 import re
 
-from look.answer import Answer, Ask, one_line, short, size_of
+from look.answer import Answer, Ask, one_line, short
 from look.decoding import Coding, Lines
-from look.source import MOST_BYTES, MOST_SECONDS, Source
+from look.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -267,8 +267,7 @@ def set_rows(answer: Answer, source: Source, count: int, header: bool) -> None:
     """The number of rows, or an estimate when not everything was read."""
     if source.cut:
         count = int(count / source.share)
-        how = f"the first {size_of(MOST_BYTES)}{' of unpacked data' if source.packing else ''}"
-        answer.note(f"the number of rows is an estimate from {how} (or {MOST_SECONDS:g} s of reading)")
+        answer.note(f"the number of rows is an estimate from {source.how_much()}")
     answer.rows, answer.rows_exact = max(0, count - header), not source.cut
 
 

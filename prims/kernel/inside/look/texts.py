@@ -6,7 +6,7 @@ import json
 
 from look.answer import Answer, Ask, one_line, short, size_of
 from look.decoding import Coding, Lines, piece_at, tidy
-from look.source import MOST_BYTES, MOST_SECONDS, Source
+from look.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,15 +68,9 @@ def count_lines(answer: Answer, source: Source, coding: Coding) -> None:
         lines = sum(1 for _ in Lines(source, coding))
     if source.cut:
         about = int(lines / source.share)
-        answer.note(f"about {about:,} lines, estimated from {how_much(source)}")
+        answer.note(f"about {about:,} lines, estimated from {source.how_much()}")
     else:
         answer.lines = lines
-
-
-def how_much(source: Source) -> str:
-    """How far a walk came, in words."""
-    what = "of unpacked data" if source.packing else ""
-    return f"the first {size_of(MOST_BYTES)} {what} (or {MOST_SECONDS:g} s of reading)".replace("  ", " ")
 
 
 # ---------------------------------------------------------------------------------------------------- JSON

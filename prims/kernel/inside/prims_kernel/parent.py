@@ -34,7 +34,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _MS_PRIVATE_ALL = 0x40000 | 0x4000
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 4, 24, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _LARGEST_REQUEST = 128 * 1024
 _ANSWERS = 3  # the descriptor by which the first process of a run tells how it goes
@@ -209,11 +209,7 @@ def _first(request: dict[str, Any], wrapper: Any) -> None:
     _loopback_up()
     _make_view(request["view"], request["hidden"])
     _new_user_namespace(*request["user"])
-    for capability in range(64):
-        try:
-            wrapper.prctl(_PR_CAPBSET_DROP, capability)
-        except OSError:  # past the last capability of this kernel
-            break
+    wrapper.empty_bounding_set()
     wrapper.confine(request["confine"])
     status = _check()
     # A login lists the user's own group among the others too; those that are mapped to nobody give nothing.
