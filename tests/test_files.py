@@ -288,6 +288,23 @@ open("output/empty.bin", "wb").close()
     }
     top = (await good(client, "list_dir"))["entries"]
     assert [(e["name"], e["type"]) for e in top] == [("mounts", "directory"), ("output", "directory")]
+    # The path as code sees it, and each tool for what it is for.
+    assert (await good(client, "preview_file", relative_path="/workspace/output/table.csv"))["rows"] == 1
+    assert "list_dir" in await bad(client, "preview_file", relative_path="output")
+    assert "preview_file" in await bad(client, "list_dir", dir_path="output/table.csv")
+
+
+async def test_what_a_plain_open_does_not_read_is_told_in_the_text(client: Client) -> None:
+    code = """
+import os
+for name in ("t.csv", "t.json"):
+    open("output/" + name, "w", encoding="utf-16").write("[1,\\n2]")
+os.symlink("t.csv", "output/l")
+"""
+    await kit.run_code(client, code)
+    for name in ("t.csv", "t.json"):
+        assert "utf-16" in kit.text_of(await call(client, "preview_file", relative_path=f"output/{name}"))
+    assert "output/l (link)" in kit.text_of(await call(client, "list_dir", dir_path="output"))
 
 
 async def test_a_text_is_cut_between_characters_and_can_be_read_on(client: Client) -> None:

@@ -168,10 +168,10 @@ async def _list_dir(call: Call) -> CallToolResult:
         kind = "directory" if entry.path == "mounts" else entry.type
         modified = datetime.fromtimestamp(entry.modified, UTC).isoformat(timespec="seconds")
         listed.append({"name": entry.name, "path": entry.path, "type": kind, "size": entry.size, "modified": modified})
-    lines = [
-        f"{e['path']}/" if e["type"] == "directory" else f"{e['path']} ({count_bytes(int(str(e['size'])))})"
-        for e in listed[:200]
-    ]
+    lines = []
+    for e in listed[:200]:
+        about = count_bytes(int(str(e["size"]))) if e["type"] == "file" else e["type"]
+        lines.append(f"{e['path']}/" if e["type"] == "directory" else f"{e['path']} ({about})")
     more = left_out + max(0, len(listed) - 200)
     lines += [f"and {more} more"] if more else []
     return _answer(call, lines or [f"{shown or 'the workspace'} is empty."], {"entries": listed, "left_out": left_out})
@@ -240,12 +240,16 @@ def _known(**fields: Any) -> dict[str, Any]:
 
 def _look_lines(look: Look) -> list[str]:
     lines = []
+    # What a plain open() does not read is told.
+    other = look.encoding if look.encoding not in (None, "utf-8", "ascii") else ""
     if look.rows is not None:
         about = "" if look.rows_exact else "about "
         columns = len(look.columns) + look.columns_left_out
-        lines.append(f"{about}{_counted(look.rows, 'row')}, {_counted(columns, 'column')}")
+        lines.append(f"{about}{_counted(look.rows, 'row')}, {_counted(columns, 'column')}{other and f', {other}'}")
     elif look.lines is not None:
         lines.append(_counted(look.lines, "line") + (f", {look.encoding}" if look.encoding else ""))
+    elif other:
+        lines.append(f"encoding {other}")
     if look.columns:
         names = ", ".join(f"{c.name} ({c.type})" for c in look.columns[:60])
         rest = len(look.columns) - 60 + look.columns_left_out
@@ -268,7 +272,9 @@ def _counted(count: int, what: str) -> str:
 
 
 def _sheet(sheet: Sheet) -> str:
-    return sheet.name if sheet.rows is None else f"{sheet.name} ({sheet.rows} rows, {sheet.columns} columns)"
+    if sheet.rows is None:
+        return sheet.name
+    return f"{sheet.name} ({_counted(sheet.rows, 'row')}, {_counted(sheet.columns or 0, 'column')})"
 
 
 # ---------------------------------------------------------------------------------------------- persist_artifact

@@ -28,6 +28,8 @@ HIDDEN = ".shown"
 
 _MOST_ENTRIES, _FEW_ENTRIES = 20_000, 50
 _MOST_LISTED = 250
+# What code in the best walls sees before each path of its files, and so what it prints.
+_INSIDE = "/workspace/"
 _DEEPEST = 32
 
 # Where a file stood when it was last looked at: a change of any of these is a change of the file.
@@ -54,19 +56,29 @@ def open_beneath(root: Path, parts: list[str], name: str) -> int:
         Refused: the way to it goes through a link, or it is not a plain file.
     """
     if not parts:
-        raise Refused(f"{name!r} is a folder of this session's workspace, not a file.")
+        raise Refused(f"{name!r} of this session's workspace is a folder, not a file: list_dir shows it.")
     try:
         return open_file(root, parts)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {name!r} in this session's workspace.") from None
     except (OSError, ValueError):
-        raise Refused(f"{name!r} is not a plain file of this session's workspace.") from None
+        what = "is a folder, not a file: list_dir shows it." if _is_folder(root, parts) else "is not a plain file."
+        raise Refused(f"{name!r} of this session's workspace {what}") from None
+
+
+def _is_folder(root: Path, parts: list[str]) -> bool:
+    try:
+        os.close(open_folder(root, parts))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def checked_parts(relative: str) -> list[str]:
     """The components of a relative posix path, or a refusal that says what is wrong with it."""
     if "\0" in relative or len(relative) > 4000:
         raise Refused("A path is a short text without NUL characters.")
+    relative = relative.removeprefix(_INSIDE)
     if relative.startswith("/"):
         raise Refused(f"Give a path relative to the workspace, such as output/table.csv, not {relative!r}.")
     parts = [p for p in relative.split("/") if p not in ("", ".")]
@@ -90,6 +102,8 @@ def list_folder(root: Path, parts: list[str], shown: str) -> tuple[list[Listed],
     """The entries of a folder by name, and how many more there are; `shown` is how readers call the folder."""
     try:
         descriptor = open_folder(root, parts)
+    except NotADirectoryError:
+        raise Refused(f"{shown!r} of this session's workspace is no folder: preview_file shows files.") from None
     except (OSError, ValueError):
         raise Refused(f"There is no folder {shown!r} in this session's workspace.") from None
     found: list[Listed] = []

@@ -39,6 +39,10 @@ class Coding:
         self.guessed = guessed
         self.nul = nul
 
+    def past(self, count: int) -> Coding:
+        """The same for what follows so many bytes more."""
+        return Coding(self.codec, skip=self.skip + count, label=self.label, guessed=self.guessed, nul=self.nul)
+
     @property
     def one_byte_newlines(self) -> bool:
         """Whether a newline byte is always a newline."""

@@ -127,6 +127,11 @@ def _judge(answer: Answer, ask: Ask, source: Source, packing: str) -> None:
 _WEAK = ("image/bmp", "application/vnd.microsoft.portable-executable", "audio/mpeg", "font/otf")
 
 
+# Names of what is never a text.
+_NO_TEXTS = frozenset(
+    ("xlsx", "xls", "ods", "docx", "pptx", "pdf", "parquet", "feather", "arrow", "zip", "gz", "tar", "png", "jpg",
+     "jpeg", "gif", "webp", "npy", "npz", "pkl", "pickle", "db", "sqlite", "h5", "mp3", "mp4", "wav")
+)  # fmt: skip
 # Names of texts that may begin as a page does.
 _PAGES = frozenset(("", "html", "htm", "xhtml", "mhtml", "php", "asp", "jsp", "txt", "log", "md", "tmpl", "j2", "vue"))
 
@@ -147,8 +152,10 @@ def _text(answer: Answer, ask: Ask, source: Source, suffix: str, coding: Coding)
         answer.mime = TABLES[suffix]
         order = ",;\t|" if suffix == "csv" else "\t,;|"
         tables.csv_file(answer, ask, source, coding, tables.delimiter_of(sample, source.head_is_all, order)[0])
-    elif suffix in LINES:
-        answer.mime = LINES[suffix]
+    elif suffix in LINES or (suffix == "json" and tables.are_json_lines(sample)):
+        answer.mime = LINES["jsonl"]
+        if suffix == "json":
+            answer.note("one JSON value a line, not one JSON document")
         tables.json_lines(answer, ask, source, coding)
     elif suffix in JSONS:
         answer.mime = JSONS[suffix]
@@ -172,7 +179,13 @@ def _nameless(answer: Answer, ask: Ask, source: Source, coding: Coding, sample: 
     from look import tables, texts
 
     start = sample.lstrip()[:1]
+    if start == "{" and tables.are_json_lines(sample):
+        answer.mime = LINES["jsonl"]
+        tables.json_lines(answer, ask, source, coding)
+        return
     answer.mime = "text/plain"
+    if suffix in _NO_TEXTS:
+        answer.note(f"a text, whatever .{suffix} says")
     if start and start in "{[" and texts.json_file(answer, ask, source, coding, certain=False):
         return
     delimiter, fields, share = tables.delimiter_of(sample, source.head_is_all, "\t;|" if suffix else "\t,;|")

@@ -24,6 +24,7 @@ _WIDEST_TABLE = 220
 _MOST_SHOWN = 30
 _FAR_SECONDS = 2.0
 
+_TABS = {"\t": "tabs"}
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "-", "?", "#n/a"))
 _INT = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")
 _FLOAT = re.compile(r"[+-]?(?:\d{1,40}(?:[.,]\d{0,40})?|[.,]\d{1,40})(?:[eE][+-]?\d{1,3})?|[+-]?inf", re.IGNORECASE)
@@ -170,6 +171,8 @@ class _Rows:
 
 def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter: str) -> None:
     """A table in text: columns with types, the rows from the offset, how many there are."""
+    usual = "\t" if answer.mime == "text/tab-separated-values" else ","
+    coding, delimiter = _past_preamble(answer, source, coding, delimiter)
     answer.kind = "table"
     answer.encoding = coding.label
     if coding.guessed:
@@ -200,8 +203,8 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
         answer.note(f"rows have different numbers of fields, from {min(widths):,} to {max(widths):,}")
     if header is not None and len(set(header)) < len(header):
         answer.note("some column names occur more than once")
-    if delimiter not in ",\t":
-        answer.note(f"fields are separated by {delimiter!r}")
+    if delimiter != usual:
+        answer.note(f"fields are separated by {_TABS.get(delimiter, repr(delimiter))}")
     if any("," in cell for row in body[:50] for cell in row if kind_of(cell) == "float"):
         answer.note("numbers have a decimal comma")
     answer.text, shown = render(names, window, ask.offset, types, ask.limit, width)
@@ -212,6 +215,23 @@ def csv_file(answer: Answer, ask: Ask, source: Source, coding: Coding, delimiter
     if rows.lines.bad:
         answer.note(f"some bytes are not valid {coding.codec}")
     _continue(answer, ask, shown if window else 0, passed - (header is not None))
+
+
+def _past_preamble(answer: Answer, source: Source, coding: Coding, delimiter: str) -> tuple[Coding, str]:
+    """Past what stands before the header: Excel's line that names the delimiter, or comments with fewer fields."""
+    if not coding.one_byte_newlines:
+        return coding, delimiter
+    lines = source.head()[coding.skip :].splitlines(keepends=True)
+    if named := re.fullmatch(rb'"?sep=([,;|\t])"?\s*', lines[0], re.IGNORECASE):
+        before, delimiter = 1, named[1].decode()
+        answer.note("the table begins in line 2; the first one only names the delimiter")
+    else:
+        before = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(b"#")), 0)
+        fields = lines[before].count(delimiter.encode())
+        if not before or fields == 0 or any(line.count(delimiter.encode()) == fields for line in lines[:before]):
+            return coding, delimiter
+        answer.note(f"the table begins in line {before + 1:,}, after comments (#)")
+    return coding.past(sum(map(len, lines[:before]))), delimiter
 
 
 def _continue(answer: Answer, ask: Ask, shown: int, passed: int) -> None:
@@ -293,6 +313,15 @@ def _count_lines(source: Source, coding: Coding, *, stop_at: bytes | None) -> in
 
 
 # ------------------------------------------------------------------------------------------ JSON lines
+
+
+def are_json_lines(sample: str) -> bool:
+    """Whether a text begins with two objects, each in a line of its own."""
+    lines = [line for line in sample.split("\n", 100)[:100] if line.strip()][:2]
+    try:
+        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
+    except (ValueError, RecursionError):
+        return False
 
 
 def json_lines(answer: Answer, ask: Ask, source: Source, coding: Coding) -> None:
