@@ -561,6 +561,8 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "a time in words": ({"code": "print('must not run')", "timeout_seconds": "soon"}, "timeout_seconds"),
     "a time that is no number": ({"code": "print('must not run')", "timeout_seconds": "nan"}, "timeout_seconds"),
     "an endless time": ({"code": "print('must not run')", "timeout_seconds": "inf"}, "timeout_seconds"),
+    "a time of 400 digits": ({"code": "print('must not run')", "timeout_seconds": 10**400}, "timeout_seconds"),
+    "requirements nested too deeply": ({"code": "print('must not run')", "requirements": "[" * 100_000}, "requirements"),
     "true as time": ({"code": "print('must not run')", "timeout_seconds": True}, "timeout_seconds"),
     "a notebook file": ({"code": '{"cells": [{"cell_type": "code", "source": "print(1)", "outputs": []}]}'}, "notebook"),
     "a number as requirements": ({"code": "print('must not run')", "requirements": 5}, "requirements"),
@@ -594,6 +596,12 @@ GOOD_ARGUMENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", GOOD_ARGUMENTS)
 async def test_other_spellings_of_an_argument_are_understood(server: Served, kind: str) -> None:
     assert (await server.run("print('ran')", **GOOD_ARGUMENTS[kind])).stdout == "ran\n"
+
+
+async def test_a_number_that_is_none_is_refused_in_words(server: Served) -> None:
+    for offset in ("1e999", "NaN", -1):
+        result = await server.client.call_tool("preview_file", {"relative_path": "x", "offset": offset})
+        assert "offset is a whole number" in kit.text_of(result), offset
 
 
 async def test_an_unknown_tool_is_named_in_the_error(server: Served) -> None:

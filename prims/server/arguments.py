@@ -12,6 +12,7 @@ from prims.errors import Refused
 
 Kind = Literal["text", "texts", "number", "count", "flag", "files", "headers"]
 
+_LARGEST = 1e300  # of numbers; infinity is none
 _TEXT = {"type": "string"}
 _SCHEMAS: dict[Kind, dict[str, Any]] = {
     "text": _TEXT,
@@ -88,11 +89,12 @@ def _read(parameter: Parameter, value: Any) -> Any:
         value = _parsed(name, parameter.kind, value)
     match parameter.kind:
         case "number":
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
                 raise Refused(f"{name} is a number, such as 60.")
             return float(value)
         case "count":
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != int(value):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not 0 <= value <= _LARGEST or value != int(value):
                 raise Refused(f"{name} is a whole number from 0 up.")
             return int(value)
         case "flag":
@@ -116,7 +118,7 @@ def _parsed(name: str, kind: Kind, text: str) -> Any:
         value = json.loads(text)
         # Some clients encode a list twice.
         return json.loads(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
-    except ValueError:
+    except (ValueError, RecursionError):
         if kind in ("number", "count"):
             raise Refused(f"{name} is a number, such as 60, not the text {text[:80]!r}.") from None
         if kind == "flag":

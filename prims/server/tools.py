@@ -160,7 +160,7 @@ def make_server(host: Host) -> Server[Any]:
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
         if params.name not in tools:
-            return _failure(f"There is no tool {params.name!r} here; there are {', '.join(tools)}.")
+            return _failure(f"There is no tool {params.name[:100]!r} here; there are {', '.join(tools)}.")
         _, parameters, handler = tools[params.name]
         try:
             arguments = read(params.name, parameters, params.arguments)
