@@ -252,21 +252,23 @@ async def test_a_missing_module_of_the_code_itself_is_not_taken_for_a_package(se
 # ------------------------------------------------------------------------------------------ D07 time
 
 
-async def test_the_second_call_with_a_list_is_far_quicker_and_phases_are_told() -> None:
+async def test_the_second_call_with_a_list_makes_no_layer_and_phases_are_told() -> None:
     code = "import pandas, sys\nprint(pandas.__version__)\n"
     with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as cache:
+
+        def made() -> dict[str, int]:
+            return {layer.name: layer.stat().st_ino for layer in Path(cache, "layers").iterdir() if layer.is_dir()}
+
         async with cases.serving("--cache-dir", cache, "--default-packages", "numpy") as served:
             first = await served.run(code, requirements=["pandas"])
+            layers = made()
             second = await served.run(code, requirements=["pandas"])
             bare = await served.run("print('ran')\n")
+            assert made() == layers and layers
     assert first.stdout == second.stdout and first.status == "ok", first
-    ready = [sum(s.fields["seconds"][p] for p in ("environment", "start")) for s in (first, second, bare)]
-    assert ready[1] * 5 < ready[0], f"{ready[0]:.2f} s, then {ready[1]:.2f} s"
-    assert ready[2] < 3
     for seen in (first, second, bare):
         assert {"environment", "start", "run"} <= set(seen.fields["seconds"])
-    for seen in (second, bare):
-        assert abs(sum(seen.fields["seconds"].values()) - seen.seconds) < 1.5
+        assert sum(seen.fields["seconds"].values()) < seen.seconds + 0.1
 
 
 # ------------------------------------------------------------------------------------------ D08 lists as strings
