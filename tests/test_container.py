@@ -257,7 +257,7 @@ async def test_the_steps_make_a_server_that_runs_code_with_a_token_and_without_a
             assert not result.is_error, kit.text_of(result)
             assert result.structured_content["stdout"] == "3\n"
         process.send_signal(signal.SIGTERM)
-        assert await anyio.to_thread.run_sync(process.wait, 15) == 0
+        assert await anyio.to_thread.run_sync(process.wait, kit.SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -290,5 +290,5 @@ def health(image: Image, port: int) -> int:
     [line] = of(FINAL, "HEALTHCHECK")
     command = line.partition(" CMD ")[2]
     environ = image.environ(PRIMS_PORT=str(port))
-    done = subprocess.run(["sh", "-c", command], env=environ, timeout=30, check=False, stderr=subprocess.DEVNULL)
+    done = subprocess.run(["sh", "-c", command], env=environ, timeout=kit.SECONDS, check=False, stderr=subprocess.DEVNULL)
     return done.returncode

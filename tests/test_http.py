@@ -64,7 +64,7 @@ def served(state: Path, *arguments: str, env: dict[str, str] | None = None) -> I
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(15)
+            process.wait(kit.SECONDS)
         finally:
             process.kill()
             process.wait()
