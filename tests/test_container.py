@@ -288,7 +288,7 @@ def port_of(process: subprocess.Popen[str]) -> int:
 def health(image: Image, port: int) -> int:
     """The exit status of the image's health check."""
     [line] = of(FINAL, "HEALTHCHECK")
-    command = line.partition(" CMD ")[2]
+    command = ["sh", "-c", line.partition(" CMD ")[2]]
     environ = image.environ(PRIMS_PORT=str(port))
-    done = subprocess.run(["sh", "-c", command], env=environ, timeout=kit.SECONDS, check=False, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, env=environ, timeout=kit.SECONDS, check=False, stderr=subprocess.DEVNULL)
     return done.returncode
