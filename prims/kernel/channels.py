@@ -14,7 +14,6 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -25,14 +24,15 @@ from prims.beneath import open_folder
 
 LARGEST_MESSAGE = 32 << 20
 """Larger messages are passed over, in bytes; ours are never so large."""
-MOST_AHEAD = 64 << 20
+MOST_AHEAD = 16 << 20
 """What may wait on one channel to be received, in bytes; then no more is taken from the kernel."""
 
 _GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _MORE, _LONG, _COMMAND = 1, 2, 4
-_FRAME_COST = 64  # what a frame takes here, however small it is
-_READ_BYTES = 64 << 10  # of frames without content, so many are read before others have their turn
-_RECEIVED_AT_ONCE = 50
+_FRAME_COST = 128  # what a frame takes here, however small it is
+# What is read before others have their turn: little, as it may be frames without content, or what a frame still lacks.
+_READ_BYTES, _READ_MOST = 4 << 10, 64 << 10
+_RECEIVED_AT_ONCE = 64 << 10  # the same of what is received
 _SOON, _LATER, _SOON_TRIES = 0.004, 0.1, 500  # between attempts to connect: a kernel that starts has no sockets yet
 
 
@@ -49,10 +49,11 @@ class Channel(asyncio.BufferedProtocol):
         # Until the other end is ready; libzmq lets go of who sends a message before.
         self._unsent: bytes | None = _frame(b"\x01") if kind == "SUB" else b""
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_READ_BYTES)
+        self._buffer = memoryview(bytearray(_READ_MOST))
         self._rest = bytearray()
         self._greeted = False
         self._skip = 0  # bytes of a frame that is not wanted
+        self._lacks = 0  # bytes of one that is
         self._frames: list[bytes] = []
         self._size = 0  # of the message that has begun
         self._messages: deque[list[bytes]] = deque()
@@ -63,17 +64,15 @@ class Channel(asyncio.BufferedProtocol):
         self._news = anyio.Event()
 
     async def connect(self, root: Path, parts: Sequence[str]) -> None:
-        """Connect to the socket at `parts` below `root`, without following links, as soon as there is one.
-
-        Raises:
-            OSError: its folder cannot be opened.
-        """
-        folder = open_folder(root, parts[:-1])
-        try:
-            found = await _connected(folder, parts[-1])
-        finally:
-            os.close(folder)
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=found)
+        """Connect to the socket at `parts` below `root`, without following links, as soon as there is one."""
+        for pause in itertools.chain(itertools.repeat(_SOON, _SOON_TRIES), itertools.repeat(_LATER)):
+            try:
+                found = _connected(root, parts)
+            except OSError:
+                await anyio.sleep(pause)
+            else:
+                await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=found)
+                return
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message; what cannot be sent yet is kept."""
@@ -96,18 +95,26 @@ class Channel(asyncio.BufferedProtocol):
                 raise anyio.EndOfStream
             self._news = anyio.Event()
             await self._news.wait()
-        self._received += 1
-        if self._received % _RECEIVED_AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()  # others have their turn, however many there are
+        if self._received > _RECEIVED_AT_ONCE:
+            self._received = 0
+            await anyio.lowlevel.checkpoint()  # others have their turn, however much there is
         frames = self._messages.popleft()
-        self._ahead -= _size(frames)
+        size = _size(frames)
+        self._ahead -= size
+        self._received += size
         if self._paused and self._ahead <= MOST_AHEAD and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
         return frames
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, which need not be there yet, and of what has come by it."""
+        self._messages.clear()
+        self._end_it()
+
+    def _end_it(self) -> None:
+        self._lost = True
+        self._news.set()
         if self._transport is not None:
             self._transport.abort()
 
@@ -116,19 +123,24 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._begin)  # the other end need not have said anything yet
+        if self._lost:
+            self._end_it()
+
+    def eof_received(self) -> None:
+        self._end_it()  # now, whatever could not be sent
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        self._end_it()
         self._rest.clear()
-        self._news.set()
+        self._frames.clear()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer[: max(_READ_BYTES, self._skip, self._lacks)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._rest += memoryview(self._buffer)[:nbytes]
-        at = 0
-        while (end := self._next(at)) > at:
+        self._rest += self._buffer[:nbytes]
+        at = self._lacks = 0
+        while not self._lost and (end := self._next(at)) > at:
             at = end
         del self._rest[:at]
 
@@ -158,9 +170,10 @@ class Channel(asyncio.BufferedProtocol):
             self._frames.clear()
             self._skip = size
         elif there < head + size:
+            self._lacks = head + size - there
             return at
         else:
-            self._frames.append(bytes(self._rest[begin : begin + size]))
+            self._frames.append(bytes(memoryview(self._rest)[begin : begin + size]))
             begin += size
         self._size = total
         if not flags & _MORE:
@@ -169,7 +182,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def _greet(self) -> int:
         if self._rest[0] != _GREETING[0] or self._rest[9] != _GREETING[9] or self._rest[10] < _GREETING[10]:
-            self.close()
+            self._end_it()
         self._greeted = True
         return len(_GREETING)
 
@@ -206,18 +219,14 @@ def _size(frames: Sequence[bytes]) -> int:
     return sum(map(len, frames)) + len(frames) * _FRAME_COST
 
 
-async def _connected(folder: int, name: str) -> socket.socket:
-    """A connection to the socket of this name, as soon as there is one."""
-    for pause in itertools.chain(itertools.repeat(_SOON, _SOON_TRIES), itertools.repeat(_LATER)):
-        with suppress(OSError):
-            return _connect(folder, name)
-        await anyio.sleep(pause)
-    raise AssertionError("the pauses have no end")
-
-
-def _connect(folder: int, name: str) -> socket.socket:
-    os.stat(name, dir_fd=folder, follow_symlinks=False)  # cheap, and at first there is nothing yet
-    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+def _connected(root: Path, parts: Sequence[str]) -> socket.socket:
+    """A connection to the socket at `parts` below `root`. Raises OSError."""
+    folder = open_folder(root, parts[:-1])
+    try:
+        os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)  # cheap, and at first there is nothing yet
+        found = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
     theirs = socket.socket(socket.AF_UNIX)
     try:
         theirs.setblocking(False)

@@ -112,6 +112,8 @@ class Kernel:
         self._refused = 0  # messages that would have taken too long to read
         self._dead = anyio.Event()
         self._output_read = anyio.Event()  # to the end of iopub
+        self._unheard = False  # whether it was ended because nothing of it can be heard
+        self._started_as = b""
         self._cgroup: Cgroup | None = None
         self._still = False
         self._until_end = anyio.CancelScope()  # what the end of the process ends
@@ -146,17 +148,19 @@ class Kernel:
                 await self._connect(self._shell, self._manager.shell_port)
                 # Executing nothing, and not asking who it is: the code's way is warm then.
                 request = self._request("pass", silent=True)
-                # Whatever comes proves that the subscription stands. Its own welcome may not come: the kernel does not
-                # see that it is due when it publishes something at the same moment, which then is what comes.
-                await self._until(self._iopub, lambda m: True)
-                await self._until(self._shell, lambda m: m["parent_header"].get("msg_id") == request)
-                group.cancel_scope.cancel()
-                self._look_for_cgroup()
-                return
+                with contextlib.suppress(anyio.EndOfStream):
+                    # Whatever comes proves that the subscription stands. Its own welcome may not come: the kernel does
+                    # not see that it is due when it publishes something at the same moment, which then is what comes.
+                    await self._until(self._iopub, lambda m: True)
+                    await self._until(self._shell, lambda m: m["parent_header"].get("msg_id") == request)
+                    group.cancel_scope.cancel()
+                    self._look_for_cgroup()
+                    self._started_as = self._command()
+                    return
         stderr = "".join(self._leftover(stream) for stream in ("stderr", "stdout"))
         if self._dead.is_set():
             raise KernelStartError(
-                f"The kernel did not start ({describe_exit(self._process.returncode)}): {_last_lines(stderr)}",
+                f"The kernel did not start ({self._exit}): {_last_lines(stderr)}",
                 stderr=stderr,
             )
         raise KernelStartError(
@@ -194,15 +198,43 @@ class Kernel:
         self._dead.set()
 
     async def _until(self, channel: Channel, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next message that is `wanted`; for ever if none can come any more."""
+        """The next message that is `wanted`.
+
+        Raises:
+            anyio.EndOfStream: the kernel has ended.
+        """
         while True:
             try:
                 message = await self._receive(channel)
             except anyio.EndOfStream:
-                await anyio.sleep_forever()
+                await self._end_unheard()
+                raise
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 if message is not None and wanted(message):
                     return message
+
+    async def _end_unheard(self) -> None:
+        """Until a kernel has ended that closed its connection, which mostly is how its end begins. One that lives on is
+        ended, as it can say nothing any more; a program that code has put in its place says so by its own end."""
+        with anyio.move_on_after(GRACE_SECONDS if self._command() == self._started_as else None):
+            await self._wait_for_process()
+        if not self._dead.is_set():
+            self._unheard = True
+            self.kill()
+            await self._wait_for_process()
+
+    def _command(self) -> bytes:
+        """The kernel's command line, as far as it can be seen."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self._launch.walls.inner_pid(self._process)}/cmdline").read_bytes()
+        return b""
+
+    @property
+    def _exit(self) -> str:
+        """How its process ended, in words."""
+        if self._unheard:
+            return "the code closed its connection to the server"
+        return describe_exit(self._process.returncode)
 
     def _leftover(self, stream: Stream) -> str:
         with contextlib.suppress(BlockingIOError, OSError):
@@ -251,7 +283,7 @@ class Kernel:
         Raises:
             KernelStartError: it did not do so.
         """
-        with anyio.move_on_after(START_SECONDS):
+        with anyio.move_on_after(START_SECONDS), contextlib.suppress(anyio.EndOfStream):
             if await self._reply(self._request(code, silent=True)) == "ok":
                 return
         raise KernelStartError("The kernel could not be made ready for this call.")
@@ -267,7 +299,7 @@ class Kernel:
         return str(message["msg_id"])
 
     async def _reply(self, request: str) -> str:
-        """How the kernel says that a request ended, "ok" or "error"."""
+        """How the kernel says that a request ended, "ok" or "error". Raises what `_until` does."""
         message = await self._until(
             self._shell, lambda m: m["msg_type"] == "execute_reply" and m["parent_header"]["msg_id"] == request
         )
@@ -316,10 +348,12 @@ class Kernel:
             # What a kernel wrote that died at once is its last cell's, though the message of its begin was lost.
             await relay.begin(number)
             order.close()
-            exit_text = describe_exit(self._process.returncode) if self._dead.is_set() else None
+            exit_text = self._exit if self._dead.is_set() else None
             with anyio.move_on_after(GRACE_SECONDS):
                 await self._stop()
                 await order.until_read(set(self._pipes))
+                if reply is None:
+                    await self._output_read.wait()  # which may still hold what it has shown
             readers.cancel_scope.cancel()
         if self._dead.is_set() and not reply:
             where = where or self._crash_report()
@@ -386,7 +420,8 @@ class Kernel:
         async with anyio.create_task_group() as watchers:
             with stop.scope() as self._until_end, anyio.move_on_after(seconds):
                 watchers.start_soon(self._watch_process, stop)
-                reply = await self._reply_and_output(request, idle)
+                with contextlib.suppress(anyio.EndOfStream):
+                    reply = await self._reply_and_output(request, idle)
             if reply is None and not self._dead.is_set():
                 stop.set("timeout")  # unless there is another reason
                 reply, where = await self._settle(stop, request, idle)
@@ -419,7 +454,8 @@ class Kernel:
             with anyio.move_on_after(grace) as self._until_end:
                 await self._connect(self._control, self._manager.control_port)
                 self._control.send(self._session.serialize(self._session.msg("interrupt_request", {})))
-                return await self._reply_and_output(request, idle), ""
+                with contextlib.suppress(anyio.EndOfStream):
+                    return await self._reply_and_output(request, idle), ""
             if self._dead.is_set():
                 return None, ""
         if stop.reason == "out_of_memory":
@@ -557,8 +593,6 @@ class Kernel:
                     await self._wait_for_process()
             for channel in (self._shell, self._iopub, self._control):
                 channel.close()
-            with contextlib.suppress(Exception):
-                await self._manager.cleanup_resources()
             for pipe in self._pipes.values():
                 with contextlib.suppress(OSError):
                     os.close(pipe)

@@ -64,8 +64,7 @@ class History:
         with self._lock:
             while self._added and not self._closed:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                self._write(self._added[0])
-                del self._added[0]
+                self._write(self._added.pop(0))
                 self._make_room()
 
     def runs(self) -> list[PastRun]:

@@ -331,7 +331,10 @@ class SessionTable:
             session.runs.discard(run)
             session.used = time.monotonic()
         await anyio.sleep(_REPLY_SECONDS)  # the reply goes first
-        await anyio.to_thread.run_sync(session.history.write)
+        try:
+            await anyio.to_thread.run_sync(session.history.write)
+        except Exception:
+            _log.exception("a run could not be kept for its session's notebook")
 
     async def _turn(self, session: Session, run: Run) -> RunResult:
         """Wait for a turn, then run."""
