@@ -148,24 +148,18 @@ try:
 finally: time.sleep(600)""",
 }
 
-# Takes the place of the kernel's socket of outputs, and sends a message there that never ends.
+# Takes the kernel's connection for outputs, and sends a message there that never ends.
 ENDLESS_MESSAGE = """
 import ipykernel, os, socket as sockets, struct
 folder = os.path.dirname(ipykernel.get_connection_file())
 name = f"{folder}/s-{json.load(open(ipykernel.get_connection_file()))['iopub_port']}"
-os.unlink(name)
-listener = sockets.socket(sockets.AF_UNIX)
-listener.bind(name)
-listener.listen()
-for number in range(3, 200):
+def its(number):
     try: one = sockets.socket(fileno=os.dup(number))
-    except OSError: continue
-    if one.getsockname() == name and not one.getsockopt(sockets.SOL_SOCKET, sockets.SO_ACCEPTCONN):
-        one.shutdown(sockets.SHUT_RDWR)
-connection, _ = listener.accept()
-connection.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\0" + b"NULL".ljust(20, b"\\0") + bytes(32))
-ready = b"\\5READY\\x0bSocket-Type" + struct.pack(">I", 3) + b"PUB"
-connection.sendall(b"\\4" + bytes([len(ready)]) + ready)
+    except OSError: return
+    listens = one.getsockopt(sockets.SOL_SOCKET, sockets.SO_ACCEPTCONN)
+    return one if one.getsockname() == name and not listens else None
+connection = next(filter(None, map(its, range(3, 200))))
+connection.setblocking(True)
 print("connected", flush=True)
 while True: connection.sendall(b"\\3" + struct.pack(">Q", 1 << 20) + bytes(1 << 20))"""
 LIES["endless_message"] = ENDLESS_MESSAGE

@@ -40,7 +40,7 @@ OWNERS = {
     "uvicorn": ["server/"],
     "jwt": ["server/auth.py"],
     "httpx2": ["session/"],
-    "zmq": ["kernel/"],
+    "zmq": ["kernel/inside/"],
     "jupyter_client": ["kernel/"],
     "ipykernel": ["kernel/inside/"],
     "IPython": ["kernel/inside/"],

@@ -320,6 +320,30 @@ async def test_a_dead_kernel_is_reported_soon_with_its_cause_and_last_words(serv
     assert (await server.run('print("server ok")\n')).stdout == "server ok\n"
 
 
+DEAF = {
+    "sockets that are closed": (
+        "import os, time\nprint('last words', flush=True)\nfor n in range(3, 200):\n"
+        "    try:\n        if os.readlink(f'/proc/self/fd/{n}').startswith('socket'): os.close(n)\n"
+        "    except OSError: pass\nprint('and more', flush=True)\ntime.sleep(60)\n",
+        "last words\nand more\n", "the code closed its connection to the server",
+    ),
+    "a program that takes the kernel's place, and its time": (
+        "import os\nprint('last words', flush=True)\nos.execv('/bin/sh', ['sh', '-c', 'sleep 2.5; echo and more; exit 9'])\n",
+        "last words\nand more\n", "exit status 9",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEAF)
+async def test_a_kernel_that_can_say_nothing_any_more_is_ended_and_another_program_ends_itself(
+    server: Served, kind: str
+) -> None:
+    code, text, cause = DEAF[kind]
+    seen = await server.run(code, timeout_seconds=60)
+    assert (seen.status, seen.stdout) == ("died", text), seen
+    assert seen.error["value"] == f"the kernel ended: {cause}"
+
+
 async def test_a_crash_names_the_line_that_crashed(server: Served) -> None:
     seen = await server.run("import ctypes\ndef crash():\n    ctypes.string_at(0)\n\ncrash()\n")
     assert seen.status == "died"

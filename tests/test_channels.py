@@ -67,13 +67,18 @@ async def raw_peer(folder: Path) -> AsyncIterator[tuple[Channel, socket.socket]]
                 channel.close()
 
 
+async def next_of(channel: Channel) -> list[bytes]:
+    await channel.wait()
+    return channel.take()
+
+
 async def all_of(channel: Channel) -> list[list[bytes]]:
     """All messages, to the end of the connection."""
     messages = []
     with anyio.fail_after(SECONDS):
         try:
             while True:
-                messages.append(await channel.receive())
+                messages.append(await next_of(channel))
         except anyio.EndOfStream:
             return messages
 
@@ -100,7 +105,7 @@ async def test_a_dealer_and_a_router_of_libzmq_understand_each_other(state: Path
             assert got == frames
         for frames in sent:
             router.send_multipart([who, *frames])
-        assert [await channel.receive() for _ in sent] == sent
+        assert [await next_of(channel) for _ in sent] == sent
         channel.close()
 
 
@@ -114,7 +119,7 @@ async def test_a_publisher_of_libzmq_hears_of_the_subscription_and_loses_nothing
         for n in range(number):
             publisher.send_multipart([b"any topic", b"%d" % n, b"x" * n])
         for n in range(number):
-            assert await channel.receive() == [b"any topic", b"%d" % n, b"x" * n]
+            assert await next_of(channel) == [b"any topic", b"%d" % n, b"x" * n]
         channel.close()
 
 
@@ -197,7 +202,7 @@ async def test_it_does_not_matter_in_what_pieces_something_comes(state: Path) ->
             theirs.send(bytes((byte,)))
             for _ in range(3):  # so that each is read alone
                 await anyio.lowlevel.checkpoint()
-        assert [await channel.receive() for _ in range(2)] == [[b"a", b"b" * 300], [b"c"]]
+        assert [await next_of(channel) for _ in range(2)] == [[b"a", b"b" * 300], [b"c"]]
 
 
 # ------------------------------------------------------------------------------------------------ bounds
@@ -210,7 +215,7 @@ async def test_no_more_is_taken_than_may_wait_and_all_of_it_comes_in_the_end(sta
         await until(lambda: channel._paused, SECONDS, "nothing more is taken")
         assert MOST_AHEAD < channel._ahead < MOST_AHEAD + 2 * piece
         for _ in range(number):
-            assert len((await channel.receive())[0]) == piece
+            assert len((await next_of(channel))[0]) == piece
             assert channel._ahead < MOST_AHEAD + 2 * piece
         assert channel._ahead == 0
 
@@ -265,7 +270,7 @@ async def test_what_may_be_many_frames_is_read_in_small_parts(state: Path) -> No
         await until(lambda: channel._lacks > 0, SECONDS, "half a frame is there")
         assert len(channel.get_buffer(-1)) > 4096  # it is that frame's, and costs no more than a copy
         await anyio.to_thread.run_sync(theirs.sendall, bytes((1 << 20) - 1) + short(b"y")[:1])
-        assert len((await channel.receive())[0]) == 1 << 20
+        assert len((await next_of(channel))[0]) == 1 << 20
         assert len(channel.get_buffer(-1)) <= 4096
 
 
@@ -301,11 +306,11 @@ async def test_a_message_is_not_lost_when_who_waited_for_it_goes(state: Path) ->
     async with raw_peer(state) as (channel, theirs):
         theirs.sendall(HELLO)
         async with anyio.create_task_group() as group:
-            group.start_soon(channel.receive)
+            group.start_soon(next_of, channel)
             await anyio.wait_all_tasks_blocked()
             theirs.sendall(short(b"x"))
             group.cancel_scope.cancel()
-        assert await channel.receive() == [b"x"]
+        assert await next_of(channel) == [b"x"]
 
 
 async def test_who_waits_wakes_when_the_connection_ends(state: Path) -> None:

@@ -39,7 +39,7 @@ _SOON, _LATER, _SOON_TRIES = 0.004, 0.1, 500  # between attempts to connect: a k
 class Channel(asyncio.BufferedProtocol):
     """A connection to one socket of a kernel: to a ROUTER as a DEALER, or to a publisher as a SUB of all there is.
 
-    One task at a time may receive. `passed_over` counts messages that were too large.
+    One task at a time may `wait` for messages and `take` them. `passed_over` counts messages that were too large.
     """
 
     def __init__(self, kind: Literal["DEALER", "SUB"]) -> None:
@@ -84,8 +84,8 @@ class Channel(asyncio.BufferedProtocol):
         else:
             self._unsent += data
 
-    async def receive(self) -> list[bytes]:
-        """The frames of the next message.
+    async def wait(self) -> int:
+        """Until there is a message to `take`; gives how large it is, in bytes.
 
         Raises:
             anyio.EndOfStream: none comes any more.
@@ -98,6 +98,10 @@ class Channel(asyncio.BufferedProtocol):
         if self._received > _RECEIVED_AT_ONCE:
             self._received = 0
             await anyio.lowlevel.checkpoint()  # others have their turn, however much there is
+        return _size(self._messages[0])
+
+    def take(self) -> list[bytes]:
+        """The frames of the message that is there."""
         frames = self._messages.popleft()
         size = _size(frames)
         self._ahead -= size

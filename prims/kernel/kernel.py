@@ -53,6 +53,7 @@ _MARK_BEGIN = b"\x1b]prims;"
 _CUT_MARK = re.compile(rb"\x1b(?:\](?:p(?:r(?:i(?:m(?:s(?:;\d{0,18})?)?)?)?)?)?)?\Z")
 # Messages with more values than these take Python up to a second to read: all else waits for it.
 _MOST_VALUES = 500_000
+_LARGE_MESSAGE = 64 << 10
 # What a kernel can write ahead of us, where the system lets a pipe hold that much.
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 256 * 1024
@@ -569,7 +570,12 @@ class Kernel:
         Raises:
             anyio.EndOfStream: none comes any more.
         """
-        frames = await channel.receive()
+        if await channel.wait() < _LARGE_MESSAGE:
+            return self._read(channel.take())
+        async with _large_messages.turn():
+            return self._read(channel.take())
+
+    def _read(self, frames: list[bytes]) -> dict[str, Any] | None:
         try:
             signature, *parts = frames[frames.index(DELIM) + 1 :][:5]
             if not compare_digest(self._session.sign(parts), signature):
@@ -641,6 +647,27 @@ async def start_kernel(walls: Walls | ForkServer, box: Box, private: Path) -> As
             for descriptor in pipes.values():
                 os.close(descriptor)
         await stack.aclose()
+
+
+class _Turns:
+    """What takes long is done by one at a time, and all else has as much time between."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+        self._from = 0.0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A turn; its block does not wait."""
+        async with self._lock:
+            await anyio.sleep(max(0.0, self._from - time.monotonic()))
+            began = time.monotonic()
+            yield
+            ended = time.monotonic()
+            self._from = ended + (ended - began)
+
+
+_large_messages = _Turns()
 
 
 class _Requests:
