@@ -353,7 +353,7 @@ class Kernel:
             with anyio.move_on_after(GRACE_SECONDS):
                 await self._stop()
                 await order.until_read(set(self._pipes))
-                if reply is None:
+                if reply is None and stop.reason != "output":
                     await self._output_read.wait()  # which may still hold what it has shown
             readers.cancel_scope.cancel()
         if self._dead.is_set() and not reply:
