@@ -69,6 +69,7 @@ _NO_PROGRAM = re.compile(
 )
 _NO_BROWSER = re.compile(r"[Kk]aleido|Chrome|playwright install|[Cc]hromedriver|[Ss]elenium|geckodriver")
 _READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|/)?mounts/")
+_SERVES = re.compile(r"(?:Running|running|Serving|Listening|server at|URL:)[^\n]{0,40}(?:http://|port )")
 _CUT_TABLE = re.compile(r"^\[[1-9]\d* rows x \d+ columns\]$", re.M)
 _MOST_NAMES = 2000
 
@@ -108,7 +109,11 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
         elif not result.artifacts:
             hints.append("The code finished without output. Use print(), or end with an expression, to see a value.")
     hints += _unseen(result)
-    if result.status == "timeout":
+    if result.result.head.startswith("<coroutine object "):
+        hints.append("The value is a coroutine, which has not run: write await before the call.")
+    if result.status == "timeout" and _SERVES.search(result.story.head + result.stderr.head):
+        hints.append("Nobody can reach a server here, and it ends with its call: test it in the code, from a thread.")
+    elif result.status == "timeout":
         most = settings.max_run_seconds
         allowed = "" if most is None else f" (up to {most:g})"
         if most is None or (request.limits.run_seconds or 0) < most:

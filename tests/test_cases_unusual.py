@@ -79,6 +79,14 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
     "a font that is not here": (
         "import matplotlib.pyplot as plt\nplt.rcParams['font.sans-serif'] = ['SimHei']\nplt.title('t');\n", "ok", "", ("were found: SimHei", "image/png"),
     ),
+    "a picture of a child": (
+        "import os\nfrom PIL import Image\nif os.fork() == 0:\n    display(Image.new('RGB', (8, 8)))\n    os._exit(0)\nos.wait();\n",
+        "ok", None, ("Picture of Pillow: 8 x 8", "cannot be shown: save it to output/"),
+    ),
+    "a warning of each round": (
+        "import warnings\nwarnings.simplefilter('always')\nfor n in range(99):\n    warnings.warn('x' * 99)\n", "ok", "",
+        ("UserWarning: xxx", "UserWarning: the same as before; it is not told again\n\n["),
+    ),
     "a picture as base64": (
         "import base64, os\nprint('src=' + base64.b64encode(os.urandom(9000)).decode())\nprint('ACGT' * 300)\n",
         "ok", None, ("11,960 characters of base64 left out", "ACGT" * 300),

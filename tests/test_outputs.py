@@ -508,6 +508,8 @@ HINTS = {
     "a module of many packages": ("from google.cloud import storage\n", 'requirements=["google-cloud-storage"]'),
     "a figure saved and closed": ("import matplotlib.pyplot as plt\nplt.plot([1])\nplt.savefig('output/p.png')\nplt.close()\n", "output/p.png saved and not shown"),
     "no network": ("import urllib.request\nurllib.request.urlopen('http://a.example/')\n", "network is off"),
+    "a server": ("print('Running on http://127.0.0.1:5000', flush=True)\nwhile True: pass\n", "Nobody can reach a server here"),
+    "a forgotten await": ("async def f(): pass\nf()\n", "write await before the call"),
     "nothing wrong": ("print(1)\n", None),
 }  # fmt: skip
 
@@ -516,6 +518,6 @@ async def test_hints_come_where_they_apply_and_nowhere_else() -> None:
     async with cases.serving() as served:
         await served.run("kept_table = 1\nopen('output/sales_2023.csv', 'w').close()\nprint('made')\n")
         for kind, (code, hint) in HINTS.items():
-            seen = await served.run(code)
+            seen = await served.run(code, timeout_seconds=2 if kind == "a server" else 30)
             found = seen.fields["feedback"]
             assert (len(found) == 1 and hint in found[0]) if hint else found == [], (kind, seen)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -120,9 +121,11 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
 def _from_child(msg_or_type: Any, content: Any) -> None:
     """A forked child has no sockets of its own: what it shows becomes text."""
     content = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
-    data = content.get("data") if isinstance(content, dict) else None
+    data = twins.complete(content).get("data") if isinstance(content, dict) else None
     if isinstance(data, dict) and "text/plain" in data:
         print(data["text/plain"], flush=True)
+    if isinstance(data, dict) and any(mime.startswith("image/") for mime in data):
+        print("A picture of a child process cannot be shown: save it to output/.", file=sys.stderr, flush=True)
 
 
 class OrderedSession(Session):  # type: ignore[misc]

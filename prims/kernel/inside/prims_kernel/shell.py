@@ -81,6 +81,21 @@ def _format_warning(message: Any, category: type[Warning], filename: str, lineno
     return _warnings_format(message, category, filename, lineno, line)
 
 
+def _show_warning(message: warnings.WarningMessage) -> None:
+    """As Python does, but what a loop brings about time and again is told once, and that it came again."""
+    key = f"{message.filename}:{message.lineno}: {message.category.__name__}: {message.message}"
+    _warned[key] = times = 1 if shared else _warned.get(key, 0) + 1
+    if times == 1:
+        _warnings_show(message)
+    elif times == 2:
+        text: Any = "the same as before; it is not told again"
+        place = (message.filename, message.lineno, message.file, "")
+        _warnings_show(warnings.WarningMessage(text, message.category, *place))
+
+
+_warned: dict[str, int] = {}
+_warnings_show = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+warnings._showwarnmsg_impl = _show_warning  # type: ignore[attr-defined]
 _warnings_format = warnings.formatwarning
 warnings.formatwarning = _format_warning
 _warnings_warn = IPython.core.interactiveshell.warn
