@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import sys
+import tokenize
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +30,7 @@ from prims.isolation.self_protection import protect_server
 from prims.model import CellEvent, DisplayEvent, Event, PhaseEvent, RunResult, TextEvent, stored
 from prims.notebook_file import NotebookFile, Step, write_whole
 from prims.policy import Admitted
-from prims.server.render import render
+from prims.server.render import count_bytes, render
 from prims.session.notebook import FORMS, export
 from prims.session.table import Mounted, Session, SessionTable, open_file
 from prims.session.workspace import checked_parts
@@ -165,6 +167,10 @@ def _prepare(settings: Settings, options: argparse.Namespace) -> _Work:
         raise Refused(f"{target} cannot be written: a notebook ends in {', '.join(f'.{suffix}' for suffix in FORMS)}.")
     if target is not None and not os.access(target.absolute().parent, os.W_OK):
         raise Refused(f"{target} cannot be written: its folder is not there, or not yours.")
+    output = Path(options.output).absolute()
+    there = next(folder for folder in (output, *output.parents) if folder.exists())
+    if not there.is_dir():
+        raise Refused(f"{options.output} cannot be the folder for files (--output): {there} is no folder.")
     if not is_notebook:
         code = _read(options.file)
         return _Work(settings, [policy.admit(settings, code, options.requirements, options.timeout)], target)
@@ -186,8 +192,10 @@ def _prepare(settings: Settings, options: argparse.Namespace) -> _Work:
 def _read(file: str) -> str:
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
+        # As Python reads it: a first line may name another encoding than UTF-8.
+        coding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(coding)
+    except (OSError, UnicodeDecodeError, SyntaxError) as problem:
         raise Refused(f"{file} cannot be read: {problem}") from problem
 
 
@@ -220,9 +228,13 @@ def _save(session: Session, result: RunResult, output: str) -> dict[str, Path]:
         except Refused:
             continue  # gone or exchanged since it was listed
         with os.fdopen(source, "rb") as reader:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as writer:
-                shutil.copyfileobj(reader, writer, 1 << 20)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as writer:
+                    shutil.copyfileobj(reader, writer, 1 << 20)
+            except OSError as problem:
+                print(f"prims: {target} cannot be written: {problem.strerror}", file=sys.stderr)
+                continue
         saved[relative] = target
     return saved
 
@@ -284,7 +296,7 @@ class _Terminal:
                 lines.append(f"{kind} {saved[display.path]}{size}")
         for artifact in result.artifacts:
             if artifact.relative_path in saved and artifact.relative_path not in pictures:
-                lines.append(f"file:    {saved[artifact.relative_path]} ({artifact.size:,} bytes)")
+                lines.append(f"file:    {saved[artifact.relative_path]} ({count_bytes(artifact.size)})")
         lines += [f"hint:    {hint}" for hint in result.feedback]
         took = sum(result.seconds.values())
         lines.append(f"prims: {result.status} in {took:.1f} s, isolation {result.isolation}")

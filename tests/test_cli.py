@@ -109,6 +109,16 @@ open("output/a.csv", "w").write("x\\n1\\n")
     assert (state / "kept" / "a.csv").read_text() == "x\n1\n"
 
 
+def test_a_file_that_cannot_be_saved_is_told_and_the_rest_is_kept(state: Path) -> None:
+    code = "# -*- coding: latin-1 -*-\nprint('é')\nfor name in 'ab':\n    open('output/' + name, 'w').write(name)\n"
+    (state / "latin.py").write_text(code, "latin-1")
+    (state / "kept" / "a").mkdir(parents=True)
+    done = prims(state, "run", "latin.py", "--output", "kept")
+    assert (done.returncode, done.stdout) == (0, "é\n"), done.stderr
+    assert f"{state / 'kept' / 'a'} cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert (state / "kept" / "b").read_text() == "b"
+
+
 def test_a_mounted_file_is_read_as_mounts_name_and_cannot_be_written(state: Path) -> None:
     (state / "in put.txt").write_text("given")
     code = """
@@ -157,6 +167,7 @@ def test_the_traceback_is_that_of_the_code_and_on_stderr(state: Path) -> None:
         (("run", "-", "--mount", "absent.csv"), "absent.csv cannot be mounted"),
         (("run", "-", "--timeout", "100000"), "at most 600"),
         (("run", "-", "--with", "../evil"), "evil"),
+        (("run", "-", "--output", "/dev/null"), "--output"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_a_reason(state: Path, arguments: tuple[str, ...], words: str) -> None:
