@@ -1,4 +1,4 @@
-"""A small piece of structured concurrency."""
+"""Work with a companion beside it: whichever ends first ends the other."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,3 +141,12 @@ def test_the_command_line_loads_no_room_before_it_knows_which() -> None:
     program = "import sys, prims.cli; print(sorted(m for m in sys.modules if m.startswith('prims.')))"
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(["prims.cli", "prims.config", "prims.errors", "prims.model"])
+
+
+def test_the_map_has_each_module_in_its_own_words() -> None:
+    page = " ".join((ROOT / "docs" / "map.md").read_text("utf-8").split())
+    modules = [path for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")]
+    for path in modules:
+        about = " ".join((ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split())
+        assert f"- `{name(path)}`: {re.split(r'(?<=[.]) ', about)[0]}" in page
+    assert page.count("- `") == len(modules)
