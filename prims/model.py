@@ -98,7 +98,6 @@ class SandboxSpec:
     """
 
     request: RunRequest
-    name: str
     folder: Path
     spool: Path
     keep_chars: int

@@ -38,7 +38,7 @@ class Session:
         spool = tempfile.mkdtemp(dir=self.folder.parent)
         try:
             request = RunRequest(code, limits=self.settings.limits())
-            spec = SandboxSpec(request, "run", self.folder, Path(spool), 1000, 1000, uid=self.uid)
+            spec = SandboxSpec(request, self.folder, Path(spool), 1000, 1000, uid=self.uid)
             return await self.engine.run(spec, lambda event: None, Stop())
         finally:
             os.rmdir(spool)

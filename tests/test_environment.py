@@ -572,8 +572,7 @@ def commands_with(word: str) -> list[bytes]:
 def venv(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = anyio.run(asked, cache)
     path = tmp_path_factory.mktemp("venvs") / "venv"
-    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    create_venv(path, [str(p) for p in environment.layers], python=python, app_data=cache / "virtualenv")
+    create_venv(path, [str(p) for p in environment.layers], cache / "virtualenv")
     # Somewhere else than it was made, as in the sandbox.
     return path.rename(path.with_name("moved"))
 
@@ -591,11 +590,10 @@ def test_layers_are_on_the_path_in_order_and_their_pth_files_work(tmp_path: Path
     (tmp_path / "extra/more.py").write_text("")
     (tmp_path / "two/more.pth").write_text(f"{tmp_path}/extra\n")
     layers = [str(tmp_path / "one"), str(tmp_path / "two")]
-    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     # As many at once as a server makes.
     with ThreadPoolExecutor(8) as pool:
         paths = [tmp_path / f"venv{n}" for n in range(8)]
-        make = functools.partial(create_venv, layers=layers, python=python, app_data=tmp_path / "data")
+        make = functools.partial(create_venv, layers=layers, app_data=tmp_path / "data")
         list(pool.map(make, paths))
     for path in paths[:2]:
         done = call(path, "python", "-c", "import which, more, sys; print(which.name, sys.prefix)")

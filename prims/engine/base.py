@@ -21,10 +21,8 @@ class Engine(Protocol):
     async def close_session(self, folder: Path, uid: int | None) -> None:
         """End what was made ahead for a session; its folder is the caller's to remove."""
 
-    async def look(
-        self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int
-    ) -> Look:
-        """Look at the file `relative` below `root`, a folder of the session, in a confined process."""
+    async def look(self, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int) -> Look:
+        """Look at the file `relative` below `root`, a folder of the session of `uid`, in a confined process."""
 
     async def run(self, spec: SandboxSpec, emit: Emit, stop: Stop) -> RunResult:
         """Run one spec to its end; everything it gave is in the result, whichever way it ended.

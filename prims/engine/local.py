@@ -26,7 +26,7 @@ from prims.isolation import cgroups, probe
 from prims.isolation.cgroups import Cgroup, Cgroups, NoCgroups
 from prims.isolation.network import unavailable
 from prims.isolation.uids import give_uid_back, take_uid
-from prims.isolation.walls import Box, ForkingWalls, Walls, base_python
+from prims.isolation.walls import Box, ForkingWalls, Walls
 from prims.kernel import looking
 from prims.kernel.environment import Environment, Environments
 from prims.kernel.folders import KERNEL_FILES, fits, make_box, make_session_folder, view
@@ -182,9 +182,7 @@ class LocalEngine:
         await self._parents.drop(_Key(folder, uid))
         give_uid_back(uid)
 
-    async def look(
-        self, folder: Path, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int
-    ) -> Look:
+    async def look(self, uid: int | None, root: Path, relative: str, want: str, offset: int, limit: int) -> Look:
         """See `prims.engine.base.Engine.look`."""
         walls = await self.walls()
         environment = await self._for_helper()
@@ -370,10 +368,7 @@ class LocalEngine:
             if not fits(folder / "k99999999"):
                 raise KernelStartError(f"{folder} is too long for folders below it; set a shorter PRIMS_STATE_DIR")
             box = make_box(folder, key.folder, layers, self._settings.limits(), key.uid)
-            app_data = self._environments.app_data
-            await anyio.to_thread.run_sync(
-                lambda: create_venv(box.venv, (), python=base_python().executable, app_data=app_data)
-            )
+            await anyio.to_thread.run_sync(create_venv, box.venv, (), self._environments.app_data)
             async with start_parent(walls, box, kernel_environment(walls.places(box))) as parent:
                 yield parent
 
@@ -405,7 +400,7 @@ class LocalEngine:
                 await anyio.to_thread.run_sync(remove_tree, folder)
 
     def _make_venv(self, box: Box, layers: tuple[str, ...], environment: Environment) -> None:
-        create_venv(box.venv, layers, python=base_python().executable, app_data=self._environments.app_data)
+        create_venv(box.venv, layers, self._environments.app_data)
         self._fonts.give(environment, box.venv)
 
     @asynccontextmanager
@@ -423,7 +418,7 @@ class LocalEngine:
         spool.mkdir()
         try:
             request = RunRequest(LIST_FONTS, limits=self._settings.limits())
-            spec = SandboxSpec(request, "fonts", folder / "session", spool, 1000, uid=uid)
+            spec = SandboxSpec(request, folder / "session", spool, 1000, uid=uid)
             result = await self.run(spec, lambda event: None, Stop())
             if result.status == "ok":
                 await anyio.to_thread.run_sync(self._fonts.keep, base, folder / "session" / "files")

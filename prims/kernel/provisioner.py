@@ -24,7 +24,7 @@ from jupyter_client.provisioning import KernelProvisionerBase
 from prims import config
 from prims.errors import IsolationUnavailable, KernelStartError
 from prims.isolation.network import start_proxy, unavailable
-from prims.isolation.walls import Box, Places, Walls, base_python
+from prims.isolation.walls import Box, Places, Walls
 from prims.kernel.folders import make_box, make_session_folder, remake_run_folder
 from prims.kernel.forkserver import ForkServer
 from prims.state import state_folder, sweep
@@ -195,8 +195,7 @@ async def _throw_away(stack: AsyncExitStack) -> Launch:
     uid = stack.enter_context(uid_for(walls))
     box = make_box(folder, folder / "session", environment.layers, settings.limits(), uid)
     make_session_folder(folder / "session", walls.places(box).mounts, uid)
-    python = base_python().executable
-    await asyncio.to_thread(create_venv, box.venv, walls.places(box).layers, python=python, app_data=app_data)
+    await asyncio.to_thread(create_venv, box.venv, walls.places(box).layers, app_data)
     if reason := unavailable(settings.network, walls.name):
         raise IsolationUnavailable(reason)
     await stack.enter_async_context(start_proxy(box))

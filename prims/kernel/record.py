@@ -98,12 +98,12 @@ class Recorder:
         entry = _Entry({"output_type": kind})
         if self._add(entry):
             self._fill(entry, content, path)
-            if (display_id := _display_id(content)) is not None:
+            if (display_id := display_id_of(content)) is not None:
                 self._cells[-1].updatable.setdefault(display_id, []).append(entry)
 
     def update(self, content: dict[str, Any], path: str | None) -> None:
         """An update_display_data: it replaces what was shown under its id, in every cell."""
-        display_id = _display_id(content)
+        display_id = display_id_of(content)
         for cell in self._cells:
             for entry in cell.updatable.get(display_id or "", ()):
                 self._fill(entry, content, path)
@@ -196,7 +196,8 @@ class Recorder:
         entry.path, entry.left_out = path, tuple(left_out)
 
 
-def _display_id(content: dict[str, Any]) -> str | None:
+def display_id_of(content: dict[str, Any]) -> str | None:
+    """By which what is shown can be updated, if it can be."""
     transient = content.get("transient")
     display_id = transient.get("display_id") if isinstance(transient, dict) else None
     return display_id if isinstance(display_id, str) else None

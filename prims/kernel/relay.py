@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from prims.kernel import bundles
 from prims.kernel.bundles import INLINE, LONGEST_TEXT, Content
-from prims.kernel.record import Recorder
+from prims.kernel.record import Recorder, display_id_of
 from prims.kernel.text import CODE_FILE, Cleaner, TextSink, plain
 from prims.model import CellEvent, CodeError, Display, DisplayEvent, Emit, Form, Text, TextEvent
 
@@ -233,9 +233,9 @@ class Relay:
             self.bytes += read.size
             self.recorder.show("display_data", content, None)
             return
-        if not read.text.strip() and not read.forms and _display_id(content) is None:
+        if not read.text.strip() and not read.forms and display_id_of(content) is None:
             return
-        shown = await self._keep(read, _display_id(content), result)
+        shown = await self._keep(read, display_id_of(content), result)
         self.recorder.show("execute_result" if result else "display_data", content, shown.display.path)
         self._emit(DisplayEvent(shown.display.text))
         if result:
@@ -264,7 +264,7 @@ class Relay:
         self._shown.append(shown)
 
     async def _update(self, content: dict[str, Any]) -> None:
-        data, display_id = content.get("data"), _display_id(content)
+        data, display_id = content.get("data"), display_id_of(content)
         if not isinstance(data, dict) or display_id is None:
             return
         await self._cleared()
@@ -338,12 +338,6 @@ def _bounded(content: dict[str, Any]) -> dict[str, Any]:
 
 def _suffix(mime: str) -> str:
     return ".json" if mime.endswith("json") else _SUFFIXES.get(mime) or mimetypes.guess_extension(mime) or ".bin"
-
-
-def _display_id(content: dict[str, Any]) -> str | None:
-    transient = content.get("transient")
-    display_id = transient.get("display_id") if isinstance(transient, dict) else None
-    return display_id if isinstance(display_id, str) else None
 
 
 def _has_mark(content: dict[str, Any], mark: str) -> bool:

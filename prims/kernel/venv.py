@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from prims.errors import InstallError
+from prims.isolation.walls import base_python
 
 _PIP_SCRIPT = "#!/usr/bin/env python3\nimport sys\n\nfrom pip import main\n\nsys.exit(main())\n"
 
@@ -37,21 +38,21 @@ class _Made:
             path.chmod(stat.S_IMODE(self.mode))
 
 
-def create_venv(path: Path, layers: Sequence[str], *, python: str, app_data: Path | None = None) -> None:
-    """Make a virtualenv of the interpreter `python` at the new `path`, with `layers` importable.
+def create_venv(path: Path, layers: Sequence[str], app_data: Path) -> None:
+    """Make a virtualenv of the base interpreter at the new `path`, with `layers` importable.
 
     `layers` are directories as the run will see them, in `sys.path` order after the venv's own
     site-packages; the `.pth` files in them work. Nothing in the venv names `path`, so it may be mounted
     elsewhere. Its `pip` is a stand-in that says which packages are there and how to ask for more.
 
     Synchronous, about 1 ms once `prewarm` has run (some 300 ms before that): call it in a thread.
-    `app_data` is where virtualenv remembers interpreters, its usual place when None.
+    `app_data` is where virtualenv remembers interpreters.
 
     Raises:
         InstallError: virtualenv cannot make one of this interpreter.
         OSError: it cannot be written.
     """
-    for made in prewarm(python, app_data):
+    for made in prewarm(base_python().executable, app_data):
         made.make(path)
     # addsitedir, and not plain paths, so that the .pth files of wheels take effect as in an ordinary venv.
     lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
@@ -65,7 +66,7 @@ def join_venv(path: Path, layers: Sequence[str]) -> None:
 
 
 @cache
-def prewarm(python: str, app_data: Path | None) -> tuple[_Made, ...]:
+def prewarm(python: str, app_data: Path) -> tuple[_Made, ...]:
     """All that is in a new virtualenv of `python`, as virtualenv makes it, and our stand-in for pip: looked at once,
     because it is the same for every run."""
     with tempfile.TemporaryDirectory(prefix="prims-") as folder:
@@ -92,12 +93,11 @@ def _site(path: Path) -> Path:
     return path / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
-def _virtualenv(path: Path, python: str, app_data: Path | None) -> None:
+def _virtualenv(path: Path, python: str, app_data: Path) -> None:
     from virtualenv.run import cli_run  # here, so that a server start does not pay for it
 
     words = ["--python", python, "--no-seed", "--activators", "", "--no-vcs-ignore", "--no-periodic-update"]
-    if app_data is not None:
-        words += ["--app-data", os.fspath(app_data)]
+    words += ["--app-data", os.fspath(app_data)]
     # An environment of its own: a person's VIRTUALENV_* variables and virtualenv.ini are not for these.
     env = {"VIRTUALENV_CONFIG_FILE": os.devnull}
     try:

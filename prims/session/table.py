@@ -191,13 +191,8 @@ class SessionTable:
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
-            self._closing = True
-            runs = [run for session in self._sessions.values() for run in session.runs]
-            for run in runs:
-                run.stop.set("shutdown")
-            with anyio.move_on_after(_CLOSE_SECONDS):
-                for run in runs:
-                    await run._done.wait()
+            self.stop_runs()
+            await _ended([run for session in self._sessions.values() for run in session.runs], _CLOSE_SECONDS)
         # Outside of that scope: a task group is left in the reverse order of how scopes were entered.
         assert self._group is not None
         self._group.cancel_scope.cancel()
@@ -256,7 +251,7 @@ class SessionTable:
     async def look(self, session: Session, root: Path, relative: str, want: str, offset: int, limit: int) -> Look:
         """What a file of the workspace is, found out in a confined process; see `prims.kernel.looking.look`."""
         session.used = time.monotonic()
-        return await self._engine.look(session.folder, session.uid, root, relative, want, offset, limit)
+        return await self._engine.look(session.uid, root, relative, want, offset, limit)
 
     async def export(self, session: Session, suffix: str) -> bytes:
         """The session as a notebook, or another of `prims.session.notebook.FORMS`.
@@ -271,13 +266,10 @@ class SessionTable:
         """End a session: its runs are stopped, its files removed. May be called again."""
         if self._sessions.pop(session.id, None) is None:
             return
-        runs = list(session.runs)
-        for run in runs:
+        for run in session.runs:
             run.stop.set("shutdown")
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(_CLOSE_SECONDS * 2):
-                for run in runs:
-                    await run._done.wait()
+            await _ended(list(session.runs), _CLOSE_SECONDS * 2)
             await self._remove(session)
 
     async def _expire(self) -> None:
@@ -364,7 +356,6 @@ class SessionTable:
             before = await snapshot(session.files)
             spec = SandboxSpec(
                 request=run.request,
-                name=f"r{self._names}",
                 folder=session.folder,
                 spool=spool,
                 keep_chars=self._settings.reply_chars,
@@ -429,6 +420,13 @@ class SessionTable:
                 if now.files >= MOST_COUNTED:
                     holds = "it holds more files, or deeper folders, than are counted"
                 run.stop.set("files", f"workspace limit {settings.workspace_files} files reached; {holds}")
+
+
+async def _ended(runs: list[Run], seconds: float) -> None:
+    """Until these runs have ended, for so long at most."""
+    with anyio.move_on_after(seconds):
+        for run in runs:
+            await run._done.wait()
 
 
 def _record_bytes(settings: Settings, request: RunRequest) -> int:
