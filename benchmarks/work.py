@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ import anyio.to_thread
 from prims import config
 from prims.engine.local import LocalEngine, _Key
 from prims.isolation.wrapper import tree
-from prims.model import RunRequest
-from prims.session.table import SessionTable
+from prims.model import Limits, RunRequest
+from prims.session.table import Session, SessionTable
 
 BUDGET = Path(__file__).with_name("budget.json")
 CALLS = 6
-FORKED = "print('parent.py' in open('/proc/1/cmdline').read())"
+FORKED = "print(__import__('gc').get_freeze_count() > 0)"  # the parent has frozen what it had
 
 # Audit events of the server's process, by what they are told as.
 _EVENTS = {
@@ -97,32 +98,55 @@ class Counts:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """An engine in this process, and a session of it whose kernels are forked."""
+
+    engine: LocalEngine
+    table: SessionTable
+    session: Session
+    limits: Limits
+
+    @property
+    def key(self) -> _Key:
+        return _Key(self.session.folder, self.session.uid)
+
+    async def run(self, code: str, expected: str = "ok") -> str:
+        """The standard output of a run that ends as is expected."""
+        result = await self.table.start(self.session, RunRequest(code, limits=self.limits), lambda event: None).wait()
+        if result.status != expected:
+            raise RuntimeError(f"a call did not end as {expected}: {result}")
+        return result.stdout.head
+
+    async def settled(self) -> None:
+        """Until nothing of the runs before is left, and the next kernel waits."""
+        await self.engine._leftovers.closed()
+        with anyio.fail_after(60):
+            while self.key not in self.engine._spares._entries:  # noqa: ASYNC110  (it sets no event)
+                await anyio.sleep(0.02)
+            await self.engine._spares._entries[self.key].settled.wait()
+
+    async def call(self) -> None:
+        """One warm call; returns when everything is as before."""
+        await self.run("print(1)")
+        await self.settled()
+
+
 @asynccontextmanager
-async def warm_session() -> AsyncIterator[Callable[[], Any]]:
-    """What makes one warm call, in this process, and returns when everything is as before."""
+async def warm_session() -> AsyncIterator[Warm]:
+    """A session in which all that only the first calls do has been done."""
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
         settings = config.load({"default_packages": ""}, {})
         async with (
             LocalEngine(settings, Path(folder)) as engine,
             SessionTable(settings, engine, Path(folder)) as table,
         ):
-            session = await table.create(lasting=True)
-            key = _Key(session.folder, session.uid)
-
-            async def call(code: str = "print(1)") -> str:
-                run = table.start(session, RunRequest(code, limits=settings.limits()), lambda event: None)
-                result = await run.wait()
-                if result.status != "ok":
-                    raise RuntimeError(f"a call failed: {result.error}")
-                await engine._leftovers.closed()
-                await engine._spares._entries[key].settled.wait()
-                return result.stdout.head
-
+            warm = Warm(engine, table, await table.create(lasting=True), settings.limits())
             with anyio.fail_after(60):
-                while await call(FORKED) != "True\n":
-                    pass
-            await call()
-            yield call
+                while await warm.run(FORKED) != "True\n":
+                    await warm.settled()
+            await warm.call()
+            yield warm
 
 
 async def counted(counts: Counts, call: Callable[[], Awaitable[object]]) -> dict[str, int]:
@@ -210,10 +234,10 @@ async def _attached(strace: asyncio.subprocess.Process, number: int) -> None:
 async def work() -> tuple[dict[str, int], str]:
     """All counts, and why some are missing."""
     counts = Counts()
-    async with warm_session() as call:
-        own = await counted(counts, call)
+    async with warm_session() as warm:
+        own = await counted(counts, warm.call)
         try:
-            return {**own, **await traced(call)}, ""
+            return {**own, **await traced(warm.call)}, ""
         except RuntimeError as problem:
             return own, str(problem)
 

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import tracemalloc
 from pathlib import Path
@@ -16,14 +15,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from prims import config
-from prims.engine.local import LocalEngine, _Key
+from benchmarks.work import warm_session
 from prims.isolation import bubblewrap
 from prims.isolation.wrapper import tree
-from prims.model import RunRequest
-from prims.session.table import SessionTable
 from tests import kit
-from tests.engines import IS_FORKED
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,68 +54,49 @@ WAYS = {
 
 
 async def test_many_runs_leave_nothing_behind() -> None:
-    with tempfile.TemporaryDirectory(prefix="pt-") as folder:
-        settings = config.load({"default_packages": ""}, {})
-        async with (
-            LocalEngine(settings, Path(folder)) as engine,
-            SessionTable(settings, engine, Path(folder)) as table,
-        ):
-            session = await table.create(lasting=True)
-            key = _Key(session.folder, session.uid)
+    async with warm_session() as warm:
 
-            async def run(code: str, expected: str) -> str:
-                request = RunRequest(code, limits=settings.limits())
-                result = await table.start(session, request, lambda event: None).wait()
-                assert result.status == expected, result
-                return result.stdout.head
+        async def rounds(count: int) -> None:
+            """So many times all ways to end, until nothing is being made or removed."""
+            for _ in range(count):
+                for code, expected in WAYS.items():
+                    await warm.run(code, expected)
+            async with anyio.create_task_group() as group:
+                for code, expected in WAYS.items():
+                    group.start_soon(warm.run, code, expected)
+            await warm.settled()
+            await anyio.wait_all_tasks_blocked()
 
-            async def rounds(count: int) -> None:
-                """So many times all ways to end, until nothing is being made or removed."""
-                for _ in range(count):
-                    for code, expected in WAYS.items():
-                        await run(code, expected)
-                async with anyio.create_task_group() as group:
-                    for code, expected in WAYS.items():
-                        group.start_soon(run, code, expected)
-                await engine._leftovers.closed()
-                with anyio.fail_after(30):
-                    while key not in engine._spares._entries:
-                        await anyio.sleep(0.02)
-                    await engine._spares._entries[key].settled.wait()
-                await anyio.wait_all_tasks_blocked()
+        def counted() -> dict[str, int]:
+            parent = warm.engine._parents.get(warm.key)
+            assert parent is not None
+            walk = os.walk(warm.session.folder.parent)
+            return {
+                "descriptors": len(os.listdir("/proc/self/fd")),
+                "tasks": len(asyncio.all_tasks()),
+                "processes": len(tree(os.getpid())),
+                # Those of pools come and go.
+                "threads": len(os.listdir("/proc/self/task")) - threading.active_count(),
+                # What the session remembers of its runs has a limit of its own.
+                "files": sum(len(d) + len(f) for path, d, f in walk if not path.endswith("/history")),
+                "runs of the parent": sum(process.poll() is None for process in parent._running),
+            }
 
-            def counted() -> dict[str, int]:
-                parent = engine._parents.get(key)
-                assert parent is not None
-                return {
-                    "descriptors": len(os.listdir("/proc/self/fd")),
-                    "tasks": len(asyncio.all_tasks()),
-                    "processes": len(tree(os.getpid())),
-                    # Those of pools come and go.
-                    "threads": len(os.listdir("/proc/self/task")) - threading.active_count(),
-                    # What the session remembers of its runs has a limit of its own.
-                    "files": sum(len(d) + len(f) for path, d, f in os.walk(folder) if not path.endswith("/history")),
-                    "runs of the parent": sum(process.poll() is None for process in parent._running),
-                }
-
-            with anyio.fail_after(kit.SECONDS):
-                while await run(f"print({IS_FORKED})", "ok") != "True\n":
-                    pass
-            await rounds(2)
-            before = counted()
-            tracemalloc.start()
-            try:
-                gc.collect()
-                memory = tracemalloc.get_traced_memory()[0]
-                await rounds(12)
-                with anyio.move_on_after(10):  # Linux takes a moment to take down the last processes
-                    while any(count > before[name] for name, count in counted().items()):
-                        gc.collect()
-                        await anyio.sleep(0.02)
-                now = counted()
-                assert {name: count for name, count in now.items() if count > before[name]} == {}, before
-                gc.collect()
-                # What is remembered of each run, for the session's notebook, and little else.
-                assert tracemalloc.get_traced_memory()[0] - memory < 1_000_000
-            finally:
-                tracemalloc.stop()
+        await rounds(2)
+        before = counted()
+        tracemalloc.start()
+        try:
+            gc.collect()
+            memory = tracemalloc.get_traced_memory()[0]
+            await rounds(12)
+            with anyio.move_on_after(10):  # Linux takes a moment to take down the last processes
+                while any(count > before[name] for name, count in counted().items()):
+                    gc.collect()
+                    await anyio.sleep(0.02)
+            now = counted()
+            assert {name: count for name, count in now.items() if count > before[name]} == {}, before
+            gc.collect()
+            # What is remembered of each run, for the session's notebook, and little else.
+            assert tracemalloc.get_traced_memory()[0] - memory < 1_000_000
+        finally:
+            tracemalloc.stop()
