@@ -315,8 +315,11 @@ def shorten(text: Text, budget: int) -> str:
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}(?:\n[A-Za-z0-9+/_-]{64,76}(?![A-Za-z0-9+/_-]))*={0,2}")
 
 
-def without_base64(text: str) -> str:
-    """The text with long stretches of base64 cut short: a model can make nothing of them."""
+_SAME_LINES = re.compile(r"^(.*\n)\1{9,}", re.M)
+
+
+def squeezed(text: str) -> str:
+    """The text with one of many equal lines, and a little of base64, of which a model can make nothing."""
 
     def cut(found: re.Match[str]) -> str:
         whole = found[0]
@@ -324,6 +327,7 @@ def without_base64(text: str) -> str:
             return whole
         return f"{whole[:40]}[... {len(whole) - 40:,} characters of base64 left out; display() shows pictures ...]"
 
+    text = _SAME_LINES.sub(lambda same: f"{same[1]}[{len(same[0]) // len(same[1]) - 1:,} more lines like this]\n", text)
     return _BASE64.sub(cut, text)
 
 

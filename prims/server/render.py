@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from prims.config import Settings
-from prims.kernel.text import plain, share, shorten, shorten_str, without_base64
+from prims.kernel.text import plain, share, shorten, shorten_str, squeezed
 from prims.model import Display, Form, Picture, RunResult, Text, stored
 
 _MOST_LISTED = 40
@@ -200,7 +200,7 @@ def _cost(text: Text) -> int:
 
 def _fit(text: Text, room: int) -> str:
     cost = _cost(text)
-    return without_base64(shorten(text, room if cost <= room else room * text.chars // max(1, cost)))
+    return shorten(text, room) if cost <= room else squeezed(shorten(text, room * text.chars // max(1, cost)))
 
 
 def _fit_str(text: str, room: int) -> str:
