@@ -50,7 +50,6 @@ OWNERS = {
     "nbformat": ["session/notebook.py", "session/page.py", "notebook_file.py"],
     "nbconvert": ["session/page.py"],
     "bleach": ["session/page.py"],
-    "ray": ["engine/ray.py"],
 }
 
 # Importing what a client waits for must not load what only a run needs.

@@ -257,7 +257,7 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
         return Check(name, False, str(error), _advice(str(error)))
     try:
         with anyio.CancelScope(shield=True):  # bounded, and the pipes must be read to their end
-            stdout, stderr = await anyio.to_thread.run_sync(_communicate, process)
+            stdout, stderr = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=_SECONDS))
     except subprocess.TimeoutExpired:
         return Check(name, False, f"no end within {_SECONDS:g} seconds", "Try again on a quieter machine")
     finally:
@@ -271,10 +271,6 @@ async def _run(name: str, walls: Walls, box: Box, argv: Sequence[str]) -> bytes 
 
 def _advice(said: str) -> str:
     return advice_for(said, container=inside_container(), root=os.geteuid() == 0)
-
-
-def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    return process.communicate(timeout=_SECONDS)
 
 
 def _is_private(home: str) -> bool:

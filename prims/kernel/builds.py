@@ -20,7 +20,7 @@ class Builds(Generic[T]):
     """Runs builds as tasks of its own. Use it as `async with`; leaving cancels and awaits what still runs."""
 
     def __init__(self) -> None:
-        self._group: TaskGroup | None = None
+        self._group: TaskGroup
         self._closing = False
         self._running: dict[tuple[str, ...], _Build[T]] = {}
 
@@ -32,7 +32,6 @@ class Builds(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._group is not None  # entered
         self._closing = True
         self._group.cancel_scope.cancel()
         # Without the body's exception: the group would wrap it, and no build can be its cause. As we return
@@ -40,16 +39,13 @@ class Builds(Generic[T]):
         await self._group.__aexit__(None, None, None)
 
     def check_open(self) -> None:
-        """Raise ShuttingDown when this is being left, RuntimeError when it was never entered."""
+        """Raise ShuttingDown when this is being left."""
         if self._closing:
             raise ShuttingDown("The server is shutting down; no packages are installed any more.")
-        if self._group is None:
-            raise RuntimeError("builds were asked for before `async with`")
 
     def behind(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin `work`, which raises nothing and for which nobody waits."""
         self.check_open()
-        assert self._group is not None  # check_open saw to it
         self._group.start_soon(work)
 
     async def shared(
@@ -73,7 +69,6 @@ class Builds(Generic[T]):
             Exception: whatever `make` raised.
         """
         self.check_open()
-        assert self._group is not None  # check_open saw to it
         build = self._running.get(key)
         if build is None:
             build = self._running[key] = _Build(keep)

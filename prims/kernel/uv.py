@@ -282,7 +282,8 @@ async def _finish(process: Process) -> tuple[bytes, bytes]:
     finally:
         with anyio.move_on_after(_KILL_SECONDS, shield=True):
             if process.returncode is None or not drained:
-                _kill_group(process.pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             await process.aclose()
     return bytes(out), bytes(err)
 
@@ -292,10 +293,3 @@ async def _drain(stream: ByteReceiveStream | None, into: bytearray) -> None:
     assert stream is not None  # both were asked for as pipes
     async for chunk in stream:
         into += chunk[: max(0, _OUTPUT_BYTES - len(into))]
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

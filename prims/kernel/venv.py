@@ -54,15 +54,14 @@ def create_venv(path: Path, layers: Sequence[str], app_data: Path) -> None:
     """
     for made in prewarm(base_python().executable, app_data):
         made.make(path)
+    join_venv(path, layers, "prims.pth")
+
+
+def join_venv(path: Path, layers: Sequence[str], name: str = "prims-joined.pth") -> None:
+    """Add `layers` to a virtualenv that is in use, for the interpreters that will be started from it."""
     # addsitedir, and not plain paths, so that the .pth files of wheels take effect as in an ordinary venv.
     lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
-    (_site(path) / "prims.pth").write_text("".join(lines), encoding="utf-8")
-
-
-def join_venv(path: Path, layers: Sequence[str]) -> None:
-    """Add `layers` to a virtualenv that is in use, for the interpreters that will be started from it."""
-    lines = [f"import site; site.addsitedir({layer!r})\n" for layer in layers]
-    (_site(path) / "prims-joined.pth").write_text("".join(lines), encoding="utf-8")
+    (_site(path) / name).write_text("".join(lines), encoding="utf-8")
 
 
 @cache
@@ -109,13 +108,9 @@ def _virtualenv(path: Path, python: str, app_data: Path) -> None:
 def _add_pip(site: Path, scripts: Path) -> None:
     package = site / "pip"
     package.mkdir()
-    (package / "__init__.py").write_bytes(_pip_source())
-    (package / "__main__.py").write_text("import sys\n\nfrom pip import main\n\nsys.exit(main())\n")
+    (package / "__init__.py").write_bytes(Path(__file__).with_name("pipstub.py").read_bytes())
+    (package / "__main__.py").write_text(_PIP_SCRIPT)
     for name in ("pip", "pip3"):
         script = scripts / name
         script.write_text(_PIP_SCRIPT)
         script.chmod(0o755)
-
-
-def _pip_source() -> bytes:
-    return Path(__file__).with_name("pipstub.py").read_bytes()
