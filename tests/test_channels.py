@@ -24,7 +24,7 @@ from tests.processes import until
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 20.0
+SECONDS = 60.0
 NAME = "s-1"
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"

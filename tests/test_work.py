@@ -89,7 +89,7 @@ async def test_many_runs_leave_nothing_behind() -> None:
             gc.collect()
             memory = tracemalloc.get_traced_memory()[0]
             await rounds(12)
-            with anyio.move_on_after(10):  # Linux takes a moment to take down the last processes
+            with anyio.move_on_after(kit.SECONDS):  # Linux takes a moment to take down the last processes
                 while any(count > before[name] for name, count in counted().items()):
                     gc.collect()
                     await anyio.sleep(0.02)
