@@ -71,6 +71,14 @@ UNUSUAL: dict[str, tuple[str, str, str | None, tuple[str, ...]]] = {
         "import asyncio\nasync def f():\n    raise ValueError('unseen')\nt = asyncio.create_task(f())\nawait asyncio.sleep(0)\nprint('end')\n",
         "ok", "end\n", ("never retrieved", "line 3, in f", "ValueError: unseen"),
     ),
+    "tasks that begin tasks, and a figure": (
+        "import asyncio, matplotlib.pyplot as plt\nasync def b():\n    await asyncio.sleep(0)\n    plt.plot([1, 2])\n    print('b')\nasync def a():\n    await asyncio.sleep(0)\n    c = asyncio.create_task(b())\nasyncio.create_task(a())\nawait asyncio.sleep(0)\nprint('end')\n",
+        "ok", "end\nb\n", ("image/png",),
+    ),
+    "all tasks cancelled": (
+        "import asyncio\nawait asyncio.sleep(0)\nfor t in asyncio.all_tasks():\n    t.cancel()\nprint('end')\n", "died", "end\n", ("cancel none but its own",),
+    ),
+    "no way to end": ("import asyncio, threading\nthreading.enumerate = asyncio.all_tasks = None\nprint('end')\n", "ok", "end\n", ()),
     "an error in a long line": (f"x = 1; y = [{'1234, ' * 5000}][-1] / 0\n", "error", "", ("line 1", "...\nZeroDivisionError")),
     "a syntax error in a long line": (f"x = [{'1234, ' * 5000}, 'here']\n", "error", "", ("line 1\n    ...", "1234, , 'here']\n", "^\nSyntaxError")),
     "a figure that cannot be drawn": (

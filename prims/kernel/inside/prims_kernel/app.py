@@ -69,6 +69,10 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
     async def execute_request(self, *args: Any) -> None:
         try:
             await super().execute_request(*args)
+        except asyncio.CancelledError:
+            print("The code has cancelled the tasks that run it: cancel none but its own.", file=sys.stderr)
+            streams.flush()
+            os._exit(1)
         except Exception:
             # Without an answer the server would wait until the time is up.
             traceback.print_exc()
@@ -93,7 +97,8 @@ class OnceKernel(IPythonKernel):  # type: ignore[misc]
         if not silent and not shell.shared:
             end = asyncio.ensure_future(once.finish_tasks(before, wait=reply["status"] == "ok"))
             with self._cancel_on_sigint(end):
-                await end
+                if await end:
+                    self.shell.events.trigger("post_execute")  # where figures are shown
             once.finish()
         streams.mend()
         return reply

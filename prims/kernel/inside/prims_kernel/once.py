@@ -117,7 +117,8 @@ def finish() -> None:
     """
     signal.signal(signal.SIGALRM, _too_long)
     signal.setitimer(signal.ITIMER_REAL, THREAD_SECONDS + EXIT_SECONDS)
-    with contextlib.suppress(KeyboardInterrupt, _TooLong):
+    # Exception: the code may have put anything in the place of what is needed here.
+    with contextlib.suppress(KeyboardInterrupt, Exception):
         _wait_for_threads()
         _at_exit.extend((f, (), {}) for f in _finalizers() if f.atexit and f not in _own_finalizers)
         while _at_exit:
@@ -187,18 +188,26 @@ def _too_long(*args: Any) -> None:
     raise _TooLong
 
 
-async def finish_tasks(before: set[asyncio.Task[Any]], wait: bool) -> None:
-    """Let tasks go on that were begun since and that the code, at its end, does not await; tell what came of them."""
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    with contextlib.suppress(asyncio.CancelledError):
+async def finish_tasks(before: set[asyncio.Task[Any]], wait: bool) -> bool:
+    """Let tasks go on that were begun since and that the code, at its end, does not await; tell what came of them.
+
+    Gives whether there were any.
+    """
+    begun = False
+    until = time.monotonic() + THREAD_SECONDS
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        mine = {*before, asyncio.current_task()}
+        while (left := asyncio.all_tasks() - mine) and wait and (room := until - time.monotonic()) > 0:
+            begun = True
+            await asyncio.wait(left, timeout=room)
         if left and wait:
-            _, left = await asyncio.wait(left, timeout=THREAD_SECONDS)
             names = [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left]
             _tell_stopped("task(s)", names, "await them, or asyncio.gather() of them")
     every: Any = getattr(asyncio.tasks, "_scheduled_tasks", None) or getattr(asyncio.tasks, "_all_tasks", ())
     for task in list(every):
         if task.done() and task._log_traceback:
             task.__del__()  # where it tells of an error that nobody has looked at
+    return begun
 
 
 def _tell_stopped(what: str, names: list[str], advice: str) -> None:
