@@ -141,7 +141,7 @@ def _translated(problem: httpx2.TransportError, place: Place, manners: Manners) 
             host=host,
         )
     return TransferError(
-        f"The connection to {host} broke off before the transfer was complete, so nothing was kept. Try again.",
+        f"The connection to {host} broke off before the transfer was complete. Try again.",
         reason="cut",
         host=host,
     )
