@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prims.config import Settings
@@ -72,14 +72,21 @@ _READ_ONLY = re.compile(r"\[Errno (?:13|30)\] [^\n]{1,100}: '(?:\./|/workspace/|
 _SERVES = re.compile(r"(?:Running|running|Serving|Listening|server at|URL:)[^\n]{0,40}(?:http://|port )")
 _CUT_TABLE = re.compile(r"^\[[1-9]\d* rows x \d+ columns\]$", re.M)
 _MOST_NAMES = 2000
+# What is made for somebody to look at, rather than for code to go on with.
+_RESULTS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf", ".html", ".csv", ".xlsx", ".docx", ".pptx",
+            ".mp4", ".wav", ".mp3", ".zip")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known of a run's session: names that earlier runs defined, with the run's number, and its files."""
+    """What is known of a run's session: names that earlier runs defined, with the run's number, and its files.
+
+    `beside` are files that this run has written, but not to output/.
+    """
 
     names: Mapping[str, int] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def defined_in(code: str) -> set[str]:
@@ -106,9 +113,10 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
     if result.status == "ok" and not (result.story or result.stderr or result.result or result.displays):
         if result.artifacts and not _saved_pictures(result):
             hints.append("The code printed nothing; its files are listed above.")
-        elif not result.artifacts:
+        elif not result.artifacts and not _results(around.beside):
             hints.append("The code finished without output. Use print(), or end with an expression, to see a value.")
     hints += _unseen(result)
+    hints += _elsewhere(around.beside)
     if result.result.head.startswith("<coroutine object "):
         hints.append("The value is a coroutine, which has not run: write await before the call.")
     if result.status == "timeout" and _SERVES.search(result.story.head + result.stderr.head):
@@ -184,6 +192,20 @@ def _distribution(module: str, code: str) -> str:
         if found := distribution_for(f"{dotted}.{name}" if name else dotted):
             return found
     return distribution_for(module) or module.split(".")[0]
+
+
+def _results(beside: Sequence[str]) -> list[str]:
+    return [name for name in beside if name.lower().endswith(_RESULTS) and len(name) < 100]
+
+
+def _elsewhere(beside: Sequence[str]) -> Iterable[str]:
+    """Of files that somebody will look for in vain among what is returned."""
+    if names := _results(beside):
+        more = f" and {len(names) - 5} more files" if len(names) > 5 else ""
+        yield (
+            f"Not returned: {', '.join(names[:5])}{more}, saved in the working directory, where preview_file finds "
+            "files. Save to output/ what is to be seen."
+        )
 
 
 def _lost_name(name: str, around: Surroundings) -> Iterable[str]:

@@ -511,6 +511,8 @@ HINTS = {
     "a server": ("print('Running on http://127.0.0.1:5000', flush=True)\nwhile True: pass\n", "Nobody can reach a server here"),
     "a forgotten await": ("async def f(): pass\nf()\n", "write await before the call"),
     "nothing wrong": ("print(1)\n", None),
+    "a picture beside output/": ("import matplotlib.pyplot as plt\nplt.plot([1])\nplt.savefig('beside.png')\nplt.close()\n", "Not returned: beside.png"),
+    "the same again": ("import os\nos.utime('beside.png')\nprint(1)\n", None),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from prims.feedback import Surroundings, advice, defined_in, lost_file, wants_fi
 from prims.model import Display, Emit, Form, Output, PhaseEvent, RunRequest, RunResult, SandboxSpec, Text, binary
 from prims.session.history import History, past_run
 from prims.session.notebook import export
-from prims.session.workspace import adopt, changes, checked_parts, list_folder, open_beneath, snapshot
+from prims.session.workspace import adopt, changes, checked_parts, list_folder, open_beneath, snapshot, written_beside
 from prims.stopping import Stop
 from prims.tasks import alongside
 from prims.trees import MOST_COUNTED, Usage, remove_large_tree, remove_tree, usage
@@ -109,6 +109,7 @@ class Session:
         self.runs: set[Run] = set()
         self.made: set[str] = set()
         self.names: dict[str, int] = {}
+        self.beside: set[str] = set()  # files of which was told that they are not returned
         self._numbers = 0
 
     def remember(self, number: int, code: str) -> None:
@@ -344,7 +345,7 @@ class SessionTable:
             self._turns.release()
 
     async def _run(self, session: Session, run: Run, queued: float) -> RunResult:
-        number = session.next_number()
+        number, begun = session.next_number(), time.time()
         self._names += 1
         if self._spools:
             spool = self._spools.pop()
@@ -397,7 +398,10 @@ class SessionTable:
             seconds={"queue": queued, **result.seconds},
         )
         names = await anyio.to_thread.run_sync(_names_of_files, session) if wants_files(result) else ()
-        around = Surroundings(session.names, names)
+        beside = [name for name in written_beside(session.files, begun) if name not in session.beside]
+        if len(session.beside) < _MOST_NAMES:
+            session.beside.update(beside)
+        around = Surroundings(session.names, names, tuple(beside))
         result = replace(result, feedback=(*feedback, *advice(run.request, result, self._settings, around)))
         session.remember(number, run.request.code)
         return result
