@@ -110,13 +110,14 @@ def advice(request: RunRequest, result: RunResult, settings: Settings, around: S
     around = around or Surroundings()
     hints: list[str] = []
     error = result.error
+    elsewhere = _elsewhere(around.beside)
     if result.status == "ok" and not (result.story or result.stderr or result.result or result.displays):
         if result.artifacts and not _saved_pictures(result):
             hints.append("The code printed nothing; its files are listed above.")
-        elif not result.artifacts and not _results(around.beside):
+        elif not result.artifacts and not elsewhere:
             hints.append("The code finished without output. Use print(), or end with an expression, to see a value.")
     hints += _unseen(result)
-    hints += _elsewhere(around.beside)
+    hints += elsewhere
     if result.result.head.startswith("<coroutine object "):
         hints.append("The value is a coroutine, which has not run: write await before the call.")
     if result.status == "timeout" and _SERVES.search(result.story.head + result.stderr.head):
@@ -194,18 +195,16 @@ def _distribution(module: str, code: str) -> str:
     return distribution_for(module) or module.split(".")[0]
 
 
-def _results(beside: Sequence[str]) -> list[str]:
-    return [name for name in beside if name.lower().endswith(_RESULTS) and len(name) < 100]
-
-
-def _elsewhere(beside: Sequence[str]) -> Iterable[str]:
+def _elsewhere(beside: Sequence[str]) -> list[str]:
     """Of files that somebody will look for in vain among what is returned."""
-    if names := _results(beside):
-        more = f" and {len(names) - 5} more files" if len(names) > 5 else ""
-        yield (
-            f"Not returned: {', '.join(names[:5])}{more}, saved in the working directory, where preview_file finds "
-            "files. Save to output/ what is to be seen."
-        )
+    names = [name for name in beside if name.lower().endswith(_RESULTS) and len(name) < 100]
+    if not names:
+        return []
+    more = f" and {len(names) - 5} more files" if len(names) > 5 else ""
+    return [
+        f"Not returned: {', '.join(names[:5])}{more}, saved in the working directory, where preview_file finds "
+        "files. Save to output/ what is to be seen."
+    ]
 
 
 def _lost_name(name: str, around: Surroundings) -> Iterable[str]:

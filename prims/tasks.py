@@ -1,4 +1,4 @@
-"""Work with a companion beside it: whichever ends first ends the other."""
+"""Work with a companion beside it, and what comes behind a reply."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import TypeVar
 import anyio
 
 T = TypeVar("T")
+_REPLY_SECONDS = 0.02
+
+
+async def after_reply() -> None:
+    """Until a reply that is ready has gone: what holds up the event loop, or a processor, comes behind it."""
+    await anyio.sleep(_REPLY_SECONDS)
 
 
 async def alongside(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[object]]) -> T | None:

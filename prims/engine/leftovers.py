@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack
 import anyio
 from anyio.abc import TaskGroup
 
-_log = logging.getLogger(__name__)
+from prims.tasks import after_reply
 
-# Closing holds up the event loop for some milliseconds: the reply goes first.
-_REPLY_SECONDS = 0.02
+_log = logging.getLogger(__name__)
 
 
 class Leftovers:
@@ -44,7 +43,7 @@ class Leftovers:
     async def _close(self, stack: AsyncExitStack, done: anyio.Event) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(_REPLY_SECONDS)
+                await after_reply()
                 await stack.aclose()
         except Exception:
             # Nobody waits here who could be told, and the other runs go on.

@@ -422,19 +422,18 @@ class Kernel:
             with stop.scope() as self._until_end, anyio.move_on_after(seconds):
                 watchers.start_soon(self._watch_process, stop)
                 with contextlib.suppress(anyio.EndOfStream):
-                    reply = await self._reply_and_output(request, idle)
+                    reply = await self._reply(request)
+                    await self._output_of(idle)
             if reply is None and not self._dead.is_set():
                 stop.set("timeout")  # unless there is another reason
                 reply, where = await self._settle(stop, request, idle)
             watchers.cancel_scope.cancel()
         return reply, where
 
-    async def _reply_and_output(self, request: str, idle: anyio.Event) -> str:
-        reply = await self._reply(request)
-        # All output comes before the idle; one that does not come (forged, dropped) is not waited for.
+    async def _output_of(self, idle: anyio.Event) -> None:
+        """All output comes before the idle; one that does not come (forged, dropped) is not waited for."""
         with anyio.move_on_after(1.0):
             await idle.wait()
-        return reply
 
     async def _watch_process(self, stop: Stop) -> None:
         """Watch what the run uses, and end the wait for its reply when it ends."""
@@ -449,6 +448,7 @@ class Kernel:
 
     async def _settle(self, stop: Stop, request: str, idle: anyio.Event) -> tuple[str | None, str]:
         """Stop the code gently, then learn where it is if it goes on. Gives its reply, if any, and what was learnt."""
+        reply: str | None = None
         if stop.reason in ("timeout", "cancelled", "shutdown"):
             # Only of a timeout does anybody still read what the code says when it is interrupted.
             grace = GRACE_SECONDS if stop.reason == "timeout" else GRACE_SECONDS / 4
@@ -456,9 +456,10 @@ class Kernel:
                 await self._connect(self._control, self._manager.control_port)
                 self._control.send(self._session.serialize(self._session.msg("interrupt_request", {})))
                 with contextlib.suppress(anyio.EndOfStream):
-                    return await self._reply_and_output(request, idle), ""
-            if self._dead.is_set():
-                return None, ""
+                    reply = await self._reply(request)
+                    await self._output_of(idle)
+            if reply is not None or self._dead.is_set():
+                return reply, ""
         if stop.reason == "out_of_memory":
             self._hold_others()
         await self._provisioner.send_signal(signal.SIGUSR2)

@@ -28,7 +28,7 @@ from prims.session.history import History, past_run
 from prims.session.notebook import export
 from prims.session.workspace import adopt, changes, checked_parts, list_folder, open_beneath, snapshot, written_beside
 from prims.stopping import Stop
-from prims.tasks import alongside
+from prims.tasks import after_reply, alongside
 from prims.trees import MOST_COUNTED, Usage, remove_large_tree, remove_tree, usage
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ _MOST_NAMES = 5000
 _CLOSE_SECONDS = 1.5
 _QUOTA_SECONDS = 1.0
 _FEW_FILES, _FEW_SPOOLED = 50, 4
-_REPLY_SECONDS = 0.02  # what can wait for the reply waits so long
 # What one run's outputs for the notebook may take of the server's memory.
 _RECORD_BYTES = 8 << 20
 _EXPORTS_AT_ONCE = 2
@@ -323,7 +322,7 @@ class SessionTable:
         finally:
             session.runs.discard(run)
             session.used = time.monotonic()
-        await anyio.sleep(_REPLY_SECONDS)  # the reply goes first
+        await after_reply()
         try:
             await anyio.to_thread.run_sync(session.history.write)
         except Exception:
