@@ -21,7 +21,7 @@ from tests.test_http import Served, client_of, served
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[1]
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS = 1.0
 # As much more as a bare process beside the server has to wait for the processors, in steps of an answer: the server
 # waits for them, a worker thread or two, and the client.
 STEPS = 4
